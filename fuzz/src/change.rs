@@ -7,7 +7,7 @@ use lb_common::family::{Address4, Address6, Family, V4, V6};
 use lb_common::hash;
 use lb_common::host::{HostFamily, HostTables, OfFamily};
 use lb_common::layout::{
-    Announced, AnnouncedAddress, Backend, Bitmap, Claim, EarlierOwners, Frontend, FrontendKey,
+    Announced, AnnouncedAddress, Backend, Bitmap, EarlierOwners, Frontend, FrontendKey, LastClaim,
     Member, Pool, PoolSlot, TunnelKey, TunnelPeer, TunnelTarget,
 };
 
@@ -15,22 +15,22 @@ use crate::universe::DEVICE;
 
 /// An address, a port and a protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct End {
+pub struct TransportAddress {
     pub address: IpAddr,
     pub port: u16,
     pub protocol: u8,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Change {
+pub enum TableChange {
     Frontend {
-        key: End,
+        key: TransportAddress,
         value: Option<Frontend>,
     },
     /// Protocol 0 means that the entry is unused.
     Backend {
         index: u32,
-        end: End,
+        end: TransportAddress,
         flags: u8,
         generation: u32,
         /// The remote node that the backend runs on, if known.
@@ -45,7 +45,7 @@ pub enum Change {
         pool: Pool,
     },
     Destination(IpAddr),
-    Source(End),
+    Source(TransportAddress),
     Member(Member),
     SourceRange {
         service_port: u32,
@@ -85,7 +85,7 @@ pub fn damaged_return(entry: u64) -> u64 {
     if entry == 0 { 0 } else { entry | 0xff_ffff }
 }
 
-impl Change {
+impl TableChange {
     pub fn apply(&self, tables: &mut HostTables) {
         match self {
             Self::Frontend { key, value } => match key.address {
@@ -94,7 +94,7 @@ impl Change {
             },
             &Self::Backend {
                 index,
-                end: End { address, port, protocol },
+                end: TransportAddress { address, port, protocol },
                 flags,
                 generation,
                 node,
@@ -141,7 +141,7 @@ impl Change {
                 tables.announced.insert(announced(address), announcement(expired));
             }
             &Self::Watch(address) => {
-                tables.claims.get_mut().insert(announced(address), Claim::default());
+                tables.claims.get_mut().insert(announced(address), LastClaim::default());
             }
             Self::Idle(ticks) => {
                 age(&tables.v4, *ticks);
@@ -182,7 +182,7 @@ pub fn destination_bit(address: IpAddr) -> Bitmap {
     }
 }
 
-pub fn source_bit(end: &End) -> Bitmap {
+pub fn source_bit(end: &TransportAddress) -> Bitmap {
     match end.address {
         IpAddr::V4(address) => Bitmap::source::<V4>(address.into(), end.port, end.protocol),
         IpAddr::V6(address) => Bitmap::source::<V6>(address.into(), end.port, end.protocol),
@@ -192,7 +192,7 @@ pub fn source_bit(end: &End) -> Bitmap {
 fn set_frontend<F: Family>(
     tables: &mut HostTables,
     address: F::Address,
-    key: &End,
+    key: &TransportAddress,
     value: &Option<Frontend>,
 ) where
     HostTables: OfFamily<F>,

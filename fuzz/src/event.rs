@@ -1,10 +1,10 @@
 //! What happens to the data plane.
 
-use crate::{Change, Hook};
+use crate::{Hook, TableChange};
 
 #[derive(Clone, Debug)]
-pub enum Event {
-    Change(Change),
+pub enum FuzzEvent {
+    Change(TableChange),
     Packet(Hook, Vec<u8>),
     /// A reply to the last translated packet, or its sender's next packet.
     Reply(Reply),

@@ -10,7 +10,7 @@ use crate::checksum;
 
 /// An IP packet in a frame, or quoted by an ICMP error.
 #[derive(Clone, Copy, Debug)]
-pub struct Datagram {
+pub struct ParsedDatagram {
     pub v6: bool,
     pub network: usize,
     pub transport: usize,
@@ -41,7 +41,7 @@ pub enum Other {
 const EXTENSIONS: usize = 4;
 
 /// Finds the IP packet in an Ethernet frame with up to two VLAN tags.
-pub fn frame(bytes: &[u8]) -> Result<Datagram, Other> {
+pub fn frame(bytes: &[u8]) -> Result<ParsedDatagram, Other> {
     let mut at = 12;
     for _ in 0..3 {
         let ether_type = bytes.get(at..at + 2).ok_or(Other::NotIp)?;
@@ -56,12 +56,12 @@ pub fn frame(bytes: &[u8]) -> Result<Datagram, Other> {
 }
 
 /// Reads the IP header at an offset.
-pub fn datagram(bytes: &[u8], network: usize, v6: bool) -> Result<Datagram, Other> {
+pub fn datagram(bytes: &[u8], network: usize, v6: bool) -> Result<ParsedDatagram, Other> {
     let rest = bytes.get(network..).ok_or(Other::Malformed)?;
     if v6 { ipv6(rest, network) } else { ipv4(rest, network) }
 }
 
-fn ipv4(rest: &[u8], network: usize) -> Result<Datagram, Other> {
+fn ipv4(rest: &[u8], network: usize) -> Result<ParsedDatagram, Other> {
     let header = rest.first_chunk::<20>().ok_or(Other::Malformed)?;
     let words = usize::from(header[0] & 15);
     if header[0] >> 4 != 4 || words < 5 {
@@ -76,7 +76,7 @@ fn ipv4(rest: &[u8], network: usize) -> Result<Datagram, Other> {
     let address = |at: usize| {
         Ipv4Addr::new(header[at], header[at + 1], header[at + 2], header[at + 3]).into()
     };
-    Ok(Datagram {
+    Ok(ParsedDatagram {
         v6: false,
         network,
         transport: network + words * 4,
@@ -88,7 +88,7 @@ fn ipv4(rest: &[u8], network: usize) -> Result<Datagram, Other> {
     })
 }
 
-fn ipv6(rest: &[u8], network: usize) -> Result<Datagram, Other> {
+fn ipv6(rest: &[u8], network: usize) -> Result<ParsedDatagram, Other> {
     let header = rest.first_chunk::<40>().ok_or(Other::Malformed)?;
     if header[0] >> 4 != 6 {
         return Err(Other::Malformed);
@@ -97,7 +97,7 @@ fn ipv6(rest: &[u8], network: usize) -> Result<Datagram, Other> {
         let octets: [u8; 16] = header[at..at + 16].try_into().expect("sixteen");
         Ipv6Addr::from(octets).into()
     };
-    let mut found = Datagram {
+    let mut found = ParsedDatagram {
         v6: true,
         network,
         transport: network + 40,
@@ -132,7 +132,7 @@ fn ipv6(rest: &[u8], network: usize) -> Result<Datagram, Other> {
     Ok(found)
 }
 
-impl Datagram {
+impl ParsedDatagram {
     pub fn is_icmp(&self) -> bool {
         self.protocol == if self.v6 { ICMPV6 } else { ICMP }
     }

@@ -7,16 +7,16 @@ use lb_common::family::{Family, V4, V6};
 use lb_common::header::protocol::UDP;
 use lb_common::host::HostFamily;
 use lb_common::layout::{
-    AnnouncedAddress, Claim, Flow, FlowState, FrontendKey, FrontendKind, Reason, Silence, Ticks,
+    AnnouncedAddress, Flow, FlowState, FrontendKey, FrontendKind, LastClaim, Reason, Silence, Ticks,
 };
 
-use crate::inspect::{self, Datagram};
+use crate::inspect::{self, ParsedDatagram};
 use crate::neighbour::{self, Meaning};
 use crate::reply::Translated;
 use crate::tunnel::{self, Tunnel};
 use crate::{
-    Change, End, Event, Fate, Hook, Host, Outcome, Reply, Scenario, announced, announcement,
-    checksum, universe,
+    FuzzEvent, FuzzedHost, Hook, PipelineFate, PipelineOutcome, Reply, Scenario, TableChange,
+    TransportAddress, announced, announcement, checksum, universe,
 };
 
 /// How much a run covered.
@@ -57,9 +57,9 @@ pub fn check(scenario: &Scenario) -> Met {
     let mut day = Day::new(scenario);
     for event in &scenario.events {
         match event {
-            Event::Change(change) => day.change(change),
-            Event::Packet(hook, bytes) => drop(day.process(*hook, bytes)),
-            Event::Reply(reply) => day.reply(*reply),
+            FuzzEvent::Change(change) => day.change(change),
+            FuzzEvent::Packet(hook, bytes) => drop(day.process(*hook, bytes)),
+            FuzzEvent::Reply(reply) => day.reply(*reply),
         }
     }
     day.met
@@ -67,9 +67,9 @@ pub fn check(scenario: &Scenario) -> Met {
 
 /// A run, and what the checks know about it.
 struct Day {
-    host: Host,
+    host: FuzzedHost,
     /// Address, port and protocol of every backend that the tables ever contained.
-    backends: HashSet<End>,
+    backends: HashSet<TransportAddress>,
     /// Source, destination and protocol of every packet so far. A packet in the opposite direction
     /// goes to a client.
     requested: HashSet<(SocketAddr, SocketAddr, u8)>,
@@ -84,7 +84,7 @@ struct Day {
 
 impl Day {
     fn new(scenario: &Scenario) -> Self {
-        let mut host = Host::new(7, universe::DEVICE);
+        let mut host = FuzzedHost::new(7, universe::DEVICE);
         host.tables.now.set(Ticks(1 << 24));
         // So few ports that they run out.
         host.tables.settings.snat_port_count = 7;
@@ -102,12 +102,12 @@ impl Day {
         day
     }
 
-    fn change(&mut self, change: &Change) {
+    fn change(&mut self, change: &TableChange) {
         self.fresh = false;
-        if let Change::Backend { end, .. } = change {
+        if let TableChange::Backend { end, .. } = change {
             self.backends.insert(*end);
         }
-        self.index_is_whole &= *change != Change::DamagedReturns;
+        self.index_is_whole &= *change != TableChange::DamagedReturns;
         change.apply(&mut self.host.tables);
     }
 
@@ -120,7 +120,10 @@ impl Day {
         let undone = undone && last.can_be_undone() && !self.is_left(&last.before);
         let outcome = self.process(hook, &bytes);
         // Without a route back the reply is not sent.
-        if undone && matches!(outcome.fate, Fate::Passed | Fate::Sent) && !is_error(&outcome) {
+        if undone
+            && matches!(outcome.fate, PipelineFate::Passed | PipelineFate::Sent)
+            && !is_error(&outcome)
+        {
             self.met.undone += 1;
             let expected = last.expected(reply);
             let same = without_hop(&outcome.bytes) == without_hop(&expected);
@@ -132,7 +135,7 @@ impl Day {
     /// datagram need not go to that backend: it may open another flow, and is checked like every
     /// other packet.
     fn is_left(&self, bytes: &[u8]) -> bool {
-        fn has<F: Family>(family: &HostFamily<F>, end: End) -> bool {
+        fn has<F: Family>(family: &HostFamily<F>, end: TransportAddress) -> bool {
             family.backends.values().any(|backend| {
                 let address: IpAddr = backend.address.into();
                 let same = (address, backend.port, backend.protocol)
@@ -145,7 +148,7 @@ impl Day {
         if !is_reply {
             return false;
         }
-        let end = End { address: source.ip(), port: source.port(), protocol: UDP };
+        let end = TransportAddress { address: source.ip(), port: source.port(), protocol: UDP };
         has(&self.host.tables.v4, end) || has(&self.host.tables.v6, end)
     }
 
@@ -159,12 +162,12 @@ impl Day {
         let frame = [&OTHER, &bytes[OTHER.len()..]].concat();
         let flows = self.flows().len();
         let outcome = self.host.run(hook, &frame);
-        let passed = matches!(outcome.fate, Fate::Passed | Fate::Deferred);
+        let passed = matches!(outcome.fate, PipelineFate::Passed | PipelineFate::Deferred);
         let untouched = passed && outcome.bytes == frame && self.flows().len() == flows;
         assert!(untouched, "for another machine: {outcome:02x?}\n{frame:02x?}");
     }
 
-    fn process(&mut self, hook: Hook, bytes: &[u8]) -> Outcome {
+    fn process(&mut self, hook: Hook, bytes: &[u8]) -> PipelineOutcome {
         self.judge_for_another(hook, bytes);
         let before = self.flows();
         let counts = self.host.reasons();
@@ -186,7 +189,7 @@ impl Day {
         for packet in [Some(bytes), inner.as_deref()].into_iter().flatten() {
             self.requested.extend(ends(packet));
         }
-        if outcome.fate == Fate::Sent && is_echo_request(bytes) {
+        if outcome.fate == PipelineFate::Sent && is_echo_request(bytes) {
             self.judge_echo(hook, bytes, &outcome.bytes);
             self.met.echoes += 1;
         } else {
@@ -196,11 +199,12 @@ impl Day {
         self.fresh = false;
         self.met.packets += 1;
         self.met.reasons.extend(counted);
-        self.met.sent += u64::from(outcome.fate == Fate::Sent);
+        self.met.sent += u64::from(outcome.fate == PipelineFate::Sent);
         let grown = outcome.bytes.len().cmp(&bytes.len());
         self.met.wrapped += u64::from(Tunnel::read(&outcome.bytes).is_some() && grown.is_gt());
-        self.met.opened += u64::from(outcome.fate == Fate::Passed && grown.is_lt());
-        self.met.translated += u64::from(outcome.fate == Fate::Passed && outcome.bytes != bytes);
+        self.met.opened += u64::from(outcome.fate == PipelineFate::Passed && grown.is_lt());
+        self.met.translated +=
+            u64::from(outcome.fate == PipelineFate::Passed && outcome.bytes != bytes);
         if let Some(translated) = Translated::of(hook, bytes, &outcome) {
             self.last = Some(translated);
             self.fresh = true;
@@ -214,8 +218,8 @@ impl Day {
         &self,
         hook: Hook,
         before: &[u8],
-        outcome: &Outcome,
-        mut claims: HashMap<AnnouncedAddress, Claim>,
+        outcome: &PipelineOutcome,
+        mut claims: HashMap<AnnouncedAddress, LastClaim>,
     ) -> bool {
         let tables = &self.host.tables;
         let mut expected = None;
@@ -238,16 +242,16 @@ impl Day {
         }
         assert!(*tables.claims.borrow() == claims, "other claims: {before:02x?}");
         let Some(answer) = expected else { return false };
-        let right = outcome.fate == Fate::Sent && outcome.bytes == answer;
+        let right = outcome.fate == PipelineFate::Sent && outcome.bytes == answer;
         assert!(right, "{before:02x?}\n{outcome:02x?}\n{answer:02x?}");
         true
     }
 
-    fn judge(&self, before: &[u8], outcome: &Outcome, counted: &[Reason]) {
+    fn judge(&self, before: &[u8], outcome: &PipelineOutcome, counted: &[Reason]) {
         let after = &outcome.bytes;
         let context = || format!("{counted:?}\n{before:02x?}\n{after:02x?}");
         match outcome.fate {
-            Fate::Dropped => {
+            PipelineFate::Dropped => {
                 assert!(!counted.is_empty(), "dropped without a counted reason: {}", context());
                 let half_done = counted.contains(&Reason::Unwritable);
                 let opened = is_opened(before, after);
@@ -257,18 +261,20 @@ impl Day {
                     context()
                 );
             }
-            Fate::Deferred => assert!(after == before, "changed and deferred: {}", context()),
-            Fate::Passed if after == before => {}
-            Fate::Passed => self.judge_change(before, after, &context),
-            Fate::Sent if tunnel::is_returned_question(before, after) => {}
-            Fate::Sent if self.judge_question(before, after, &context) => {}
-            Fate::Sent if is_rejection(before, after) => {
+            PipelineFate::Deferred => {
+                assert!(after == before, "changed and deferred: {}", context())
+            }
+            PipelineFate::Passed if after == before => {}
+            PipelineFate::Passed => self.judge_change(before, after, &context),
+            PipelineFate::Sent if tunnel::is_returned_question(before, after) => {}
+            PipelineFate::Sent if self.judge_question(before, after, &context) => {}
+            PipelineFate::Sent if is_rejection(before, after) => {
                 let found = inspect::frame(after).expect("the data plane's packets are complete");
                 // Only a returned probe keeps the checksum that it had, right or wrong.
                 let right = found.is_right(after) || tunnel::is_returned_probe(before, after);
                 assert!(right, "made with a wrong checksum: {}", context());
             }
-            Fate::Sent => self.judge_change(before, after, &context),
+            PipelineFate::Sent => self.judge_change(before, after, &context),
         }
     }
 
@@ -356,7 +362,7 @@ impl Day {
         assert!(new.is_right(after) || !old.is_right(before), "checksums: {}", context());
         if let Some((source, destination, protocol)) = ends(after) {
             let (address, port) = (destination.ip(), destination.port());
-            let to_backend = self.backends.contains(&End { address, port, protocol });
+            let to_backend = self.backends.contains(&TransportAddress { address, port, protocol });
             let to_client = self.requested.contains(&(destination, source, protocol));
             assert!(to_backend || to_client, "neither to a backend nor to a client: {}", context());
         }
@@ -492,7 +498,7 @@ fn is_echo_request(bytes: &[u8]) -> bool {
     })
 }
 
-fn is_error(outcome: &Outcome) -> bool {
+fn is_error(outcome: &PipelineOutcome) -> bool {
     inspect::frame(&outcome.bytes).is_ok_and(|found| found.is_icmp())
 }
 
@@ -510,7 +516,7 @@ fn without_hop(bytes: &[u8]) -> Vec<u8> {
 /// Whether translation may change this byte: addresses, ports and checksums of the packet and of
 /// the packet that an ICMP error quotes. For forwarded packets also the link-layer header and hop
 /// limit.
-fn may_change(packet: &Datagram, bytes: &[u8], at: usize) -> bool {
+fn may_change(packet: &ParsedDatagram, bytes: &[u8], at: usize) -> bool {
     if at < 12 || in_header(packet, at) {
         return true;
     }
@@ -523,12 +529,12 @@ fn may_change(packet: &Datagram, bytes: &[u8], at: usize) -> bool {
     in_transport(packet, at)
 }
 
-fn in_header(packet: &Datagram, at: usize) -> bool {
+fn in_header(packet: &ParsedDatagram, at: usize) -> bool {
     let Some(at) = at.checked_sub(packet.network) else { return false };
     if packet.v6 { at == 7 || (8..40).contains(&at) } else { at == 8 || (10..20).contains(&at) }
 }
 
-fn in_transport(packet: &Datagram, at: usize) -> bool {
+fn in_transport(packet: &ParsedDatagram, at: usize) -> bool {
     let Some(at) = at.checked_sub(packet.transport) else { return false };
     let sum = checksum::field(packet.protocol).is_some_and(|field| field.contains(&at));
     let later = packet.fragment == Some(inspect::Part::Later);

@@ -35,15 +35,16 @@ pub mod universe;
 pub mod wire;
 
 pub use change::{
-    Change, End, announced, announcement, backend_tag, damaged_return, destination_bit, source_bit,
+    TableChange, TransportAddress, announced, announcement, backend_tag, damaged_return,
+    destination_bit, source_bit,
 };
-pub use event::{Event, Reply};
+pub use event::{FuzzEvent, Reply};
 pub use input::Input;
 pub use invariants::Met;
 pub use parser::parser;
 pub use random::{random_bytes, shrink};
 pub use reply::Translated;
-pub use run::{Fate, Hook, Host, Outcome};
+pub use run::{FuzzedHost, Hook, PipelineFate, PipelineOutcome};
 pub use scenario::Scenario;
 
 /// Runs the scenario that the bytes describe on the host, and checks all properties.

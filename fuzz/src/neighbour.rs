@@ -7,25 +7,25 @@ use lb_common::header::protocol::ICMPV6;
 
 use crate::checksum::{self, octets};
 use crate::universe::{self, LINK_ADDRESS as OWN, client, node, service};
-use crate::{Change, Event, Hook, Input};
+use crate::{FuzzEvent, Hook, Input, TableChange};
 
 const ALL_NODES: [u8; 6] = [0x33, 0x33, 0, 0, 0, 1];
 
 /// Announcements, and packets about them.
-pub fn events(input: &mut Input) -> Vec<Event> {
+pub fn events(input: &mut Input) -> Vec<FuzzEvent> {
     let v6 = input.chance(128);
     let mut events = Vec::new();
     for _ in 0..1 + input.below(3) {
         let address = announced(input, v6);
-        events.push(Event::Change(if input.chance(64) {
-            Change::Watch(address)
+        events.push(FuzzEvent::Change(if input.chance(64) {
+            TableChange::Watch(address)
         } else {
-            Change::Announce { address, expired: input.chance(48) }
+            TableChange::Announce { address, expired: input.chance(48) }
         }));
     }
     for _ in 0..1 + input.below(6) {
         let hook = input.choose(&[Hook::Stack, Hook::Stack, Hook::Stack, Hook::Forward]);
-        events.push(Event::Packet(hook, packet(input, v6)));
+        events.push(FuzzEvent::Packet(hook, packet(input, v6)));
     }
     events
 }

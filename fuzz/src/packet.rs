@@ -10,13 +10,13 @@ use crate::checksum::{self, octets};
 use crate::universe::{
     self, BACKEND_PORTS, BACKENDS, CLIENT_PORTS, NODE_PORTS, PORTS, PROTOCOLS, client, node,
 };
-use crate::{End, Hook, Input, tunnel};
+use crate::{Hook, Input, TransportAddress, tunnel};
 
 /// The contents of a packet.
 #[derive(Clone, Debug)]
-struct Datagram {
-    source: End,
-    destination: End,
+struct DatagramContents {
+    source: TransportAddress,
+    destination: TransportAddress,
     ttl: u8,
     tos: u8,
     /// NOPs as IPv4 options, or the types of the IPv6 extension headers.
@@ -84,8 +84,8 @@ pub fn any(input: &mut Input, hook: Hook) -> Vec<u8> {
 /// The first packet of a connection, without options or fragments.
 pub fn opening(v6: bool, which: usize, (number, port): (usize, u16), service: usize) -> Vec<u8> {
     let protocol = PROTOCOLS[which];
-    let end = |address, port| End { address, port, protocol };
-    let datagram = Datagram {
+    let end = |address, port| TransportAddress { address, port, protocol };
+    let datagram = DatagramContents {
         source: end(client(v6, number), port),
         destination: end(universe::service(v6, service), PORTS[which]),
         ttl: 64,
@@ -130,7 +130,7 @@ fn ethernet(tags: usize, v6: bool) -> Vec<u8> {
     bytes
 }
 
-fn datagram(input: &mut Input, v6: bool, hook: Hook) -> Datagram {
+fn datagram(input: &mut Input, v6: bool, hook: Hook) -> DatagramContents {
     let which = input.below(PROTOCOLS.len());
     let (one, other) = ends(input, v6, which);
     // Replies go in the opposite direction. Now and then a packet reaches the other hook.
@@ -144,7 +144,7 @@ fn datagram(input: &mut Input, v6: bool, hook: Hook) -> Datagram {
         more: input.chance(128),
         id: input.choose(&[1, 2]),
     });
-    Datagram {
+    DatagramContents {
         source,
         destination,
         ttl: input.choose(&[64, 64, 64, 64, 255, 2, 1, 0]),
@@ -171,9 +171,9 @@ fn datagram(input: &mut Input, v6: bool, hook: Hook) -> Datagram {
 }
 
 /// A client, and the frontend or other address that it connects to.
-fn ends(input: &mut Input, v6: bool, which: usize) -> (End, End) {
+fn ends(input: &mut Input, v6: bool, which: usize) -> (TransportAddress, TransportAddress) {
     let protocol = PROTOCOLS[which];
-    let end = |address, port| End { address, port, protocol };
+    let end = |address, port| TransportAddress { address, port, protocol };
     let one = end(client(v6, input.below(4)), input.choose(&CLIENT_PORTS));
     let number = input.below(8);
     let other = match input.below(16) {
@@ -194,7 +194,7 @@ fn extensions(input: &mut Input) -> Vec<u8> {
 }
 
 /// An ICMP message that quotes the start of a packet in the opposite direction.
-fn error(input: &mut Input, v6: bool, hook: Hook) -> Datagram {
+fn error(input: &mut Input, v6: bool, hook: Hook) -> DatagramContents {
     let quoted =
         datagram(input, v6, if hook == Hook::Reverse { Hook::Forward } else { Hook::Reverse });
     let mut quote = quoted.write();
@@ -215,9 +215,9 @@ fn error(input: &mut Input, v6: bool, hook: Hook) -> Datagram {
         1 => client(v6, 1),
         _ => node(v6, 0),
     };
-    Datagram {
-        source: End { address: router, port: 0, protocol },
-        destination: End { protocol, port: 0, ..quoted.source },
+    DatagramContents {
+        source: TransportAddress { address: router, port: 0, protocol },
+        destination: TransportAddress { protocol, port: 0, ..quoted.source },
         between: Vec::new(),
         icmp: [kind, code, 0, 0, 5, 0x14],
         payload: quote,
@@ -228,7 +228,7 @@ fn error(input: &mut Input, v6: bool, hook: Hook) -> Datagram {
     }
 }
 
-impl Datagram {
+impl DatagramContents {
     fn write(&self) -> Vec<u8> {
         let mut segment = self.transport();
         if let Some(fragment) = self.fragment

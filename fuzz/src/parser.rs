@@ -5,19 +5,19 @@ use lb_common::layout::{Bitmap, DESTINATION_WORDS, Reason, SOURCE_WORDS};
 
 use crate::inspect::{self, Other};
 use crate::universe::DEVICE;
-use crate::{Fate, Hook, Host};
+use crate::{FuzzedHost, Hook, PipelineFate};
 
 /// Without any Service, a packet passes unmodified, and is counted for the reason that its headers
 /// give.
 pub fn parser(bytes: &[u8]) {
     thread_local! {
-        static HOST: Host = open_to_everything();
+        static HOST: FuzzedHost = open_to_everything();
     }
     HOST.with(|host| {
         for hook in [Hook::Forward, Hook::Workload, Hook::Reverse] {
             host.tables.reasons.borrow_mut().clear();
             let outcome = host.run(hook, bytes);
-            assert_eq!(outcome.fate, Fate::Passed, "{hook:?}");
+            assert_eq!(outcome.fate, PipelineFate::Passed, "{hook:?}");
             assert_eq!(outcome.bytes, bytes, "{hook:?}");
             let counted: Vec<Reason> = host.tables.reasons.borrow().keys().copied().collect();
             let expected = if hook == Hook::Reverse { leaving(bytes) } else { arriving(bytes) };
@@ -27,8 +27,8 @@ pub fn parser(bytes: &[u8]) {
 }
 
 /// Empty tables behind prefilters that let everything through.
-fn open_to_everything() -> Host {
-    let mut host = Host::new(1, DEVICE);
+fn open_to_everything() -> FuzzedHost {
+    let mut host = FuzzedHost::new(1, DEVICE);
     // The link-layer addresses are as random as the rest.
     host.tables.link_addresses.clear();
     let words = |words: u32| (0..words).flat_map(|word| (0..64).map(move |n| (word, 1 << n)));

@@ -2,8 +2,8 @@
 
 use lb_common::header::protocol::{SCTP, TCP, UDP};
 
-use crate::inspect::{self, Datagram};
-use crate::{Fate, Hook, Outcome, Reply, checksum};
+use crate::inspect::{self, ParsedDatagram};
+use crate::{Hook, PipelineFate, PipelineOutcome, Reply, checksum};
 
 /// A packet before and after its translation.
 #[derive(Clone, Debug)]
@@ -17,9 +17,10 @@ pub struct Translated {
 
 impl Translated {
     /// `None` if the packet was not translated, or is too damaged to reply to.
-    pub fn of(hook: Hook, before: &[u8], outcome: &Outcome) -> Option<Self> {
+    pub fn of(hook: Hook, before: &[u8], outcome: &PipelineOutcome) -> Option<Self> {
         let (after, fate) = (&outcome.bytes, outcome.fate);
-        let kept = matches!(fate, Fate::Passed | Fate::Sent) && after.len() == before.len();
+        let kept = matches!(fate, PipelineFate::Passed | PipelineFate::Sent)
+            && after.len() == before.len();
         let (there, back) = (parse(before)?, parse(after)?);
         // A packet that goes back to the sender was made by the data plane.
         let is_generated = there.source == back.destination;
@@ -29,7 +30,7 @@ impl Translated {
             hook,
             before,
             after,
-            sent: fate == Fate::Sent,
+            sent: fate == PipelineFate::Sent,
         })
     }
 
@@ -61,7 +62,7 @@ impl Translated {
     }
 }
 
-fn parse(bytes: &[u8]) -> Option<Datagram> {
+fn parse(bytes: &[u8]) -> Option<ParsedDatagram> {
     let found = inspect::frame(bytes).ok()?;
     found.ports(bytes)?;
     found.fragment.is_none().then_some(found)

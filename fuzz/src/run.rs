@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::rc::Rc;
 
 use lb_common::datapath::{MOST_STAGES, Role, Stage, Verdict};
-use lb_common::host::{self, EntryPoint, Exit, Frame, HostTables, Routes};
+use lb_common::host::{self, EntryPoint, Exit, HostFrame, HostTables, Routes};
 use lb_common::layout::{Device, LinkAddresses, NeighbourEvent, Reason};
 
 use crate::universe::{self, LINK_ADDRESS, LINK_ADDRESS_ABOVE};
@@ -24,13 +24,13 @@ pub enum Hook {
 
 /// What happened to a packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Outcome {
-    pub fate: Fate,
+pub struct PipelineOutcome {
+    pub fate: PipelineFate,
     pub bytes: Vec<u8>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fate {
+pub enum PipelineFate {
     Passed,
     /// Left unmodified to the next hook.
     Deferred,
@@ -42,14 +42,14 @@ pub enum Fate {
 /// Buckets of the flow table. So few that they fill up.
 const BUCKETS: u32 = 4;
 
-pub struct Host {
+pub struct FuzzedHost {
     pub tables: HostTables,
     pub routes: Routes,
     /// The device that all packets arrive on.
     device: u32,
 }
 
-impl Host {
+impl FuzzedHost {
     pub fn new(flow_seed: u64, device: u32) -> Self {
         let mut tables = HostTables::new(BUCKETS, flow_seed);
         let entry =
@@ -79,11 +79,11 @@ impl Host {
         self.routes = Routes(Rc::new(routes.into_iter().collect()));
     }
 
-    pub fn run(&self, hook: Hook, bytes: &[u8]) -> Outcome {
-        let mut frame = Frame {
+    pub fn run(&self, hook: Hook, bytes: &[u8]) -> PipelineOutcome {
+        let mut frame = HostFrame {
             device: self.device,
             routes: self.routes.clone(),
-            ..Frame::new(bytes.to_vec())
+            ..HostFrame::new(bytes.to_vec())
         };
         frame.resolves = matches!(hook, Hook::Stack | Hook::Workload);
         // A kernel runs packets on the loopback interface, which has this address.
@@ -104,14 +104,14 @@ impl Host {
             assert!(stages.len() <= MOST_STAGES as usize, "too many stages: {stages:?}");
         });
         let fate = match verdict {
-            Verdict::Pass | Verdict::Decline => Fate::Passed,
-            Verdict::Yield if frame.resolves => Fate::Passed,
-            Verdict::Defer | Verdict::Yield => Fate::Deferred,
-            Verdict::Transmit | Verdict::Redirect | Verdict::Resolve => Fate::Sent,
-            Verdict::Drop => Fate::Dropped,
+            Verdict::Pass | Verdict::Decline => PipelineFate::Passed,
+            Verdict::Yield if frame.resolves => PipelineFate::Passed,
+            Verdict::Defer | Verdict::Yield => PipelineFate::Deferred,
+            Verdict::Transmit | Verdict::Redirect | Verdict::Resolve => PipelineFate::Sent,
+            Verdict::Drop => PipelineFate::Dropped,
             Verdict::Next(stage) => panic!("stage {stage:?} was not run"),
         };
-        Outcome { fate, bytes: frame.bytes }
+        PipelineOutcome { fate, bytes: frame.bytes }
     }
 
     /// How often each event was counted.

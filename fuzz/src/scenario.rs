@@ -6,15 +6,15 @@ use lb_common::host::Exit;
 
 use crate::packet::{self, SKEWS};
 use crate::universe::{self, BACKENDS, DEVICE};
-use crate::{Change, Event, Hook, Input, Reply, neighbour, run, state, tunnel};
+use crate::{FuzzEvent, Hook, Input, Reply, TableChange, neighbour, run, state, tunnel};
 
 /// The initial tables, and what happens after that.
 #[derive(Clone, Debug)]
 pub struct Scenario {
     /// Routes to backends, nodes and clients; some have none.
     pub routes: Vec<(IpAddr, Exit)>,
-    pub changes: Vec<Change>,
-    pub events: Vec<Event>,
+    pub changes: Vec<TableChange>,
+    pub events: Vec<FuzzEvent>,
 }
 
 /// The limit of events. It keeps rates and idle times in the intended range.
@@ -33,30 +33,30 @@ impl Scenario {
 }
 
 /// Established connections of one client, more than the flow table has entries.
-fn flood(input: &mut Input, events: &mut Vec<Event>) {
+fn flood(input: &mut Input, events: &mut Vec<FuzzEvent>) {
     let hook = input.choose(&[Hook::Forward, Hook::Workload]);
     let (v6, protocol) = (input.chance(128), input.below(3));
     let (client, service) = (input.below(4), input.below(3));
     for number in 0..input.below(48) as u16 {
         let packet = packet::opening(v6, protocol, (client, 50_000 + number), service);
-        events.push(Event::Packet(hook, packet));
-        let reply = |tcp_flags| Event::Reply(Reply { again: false, tcp_flags, skew: 0 });
+        events.push(FuzzEvent::Packet(hook, packet));
+        let reply = |tcp_flags| FuzzEvent::Reply(Reply { again: false, tcp_flags, skew: 0 });
         events.extend([0x12, 0x10].map(reply));
     }
 }
 
 /// A connection that another node asks about: sometimes it is known here.
-fn question(input: &mut Input, events: &mut Vec<Event>) {
+fn question(input: &mut Input, events: &mut Vec<FuzzEvent>) {
     let (v6, which, service) = (input.chance(128), input.below(3), input.below(3));
     let client = (input.below(3), 51_000);
-    events.push(Event::Change(Change::TunnelKeys(tunnel::ASKING_KEYS)));
+    events.push(FuzzEvent::Change(TableChange::TunnelKeys(tunnel::ASKING_KEYS)));
     if input.chance(192) {
         let opening = packet::opening(v6, which, client, service);
-        events.push(Event::Packet(Hook::Forward, opening));
+        events.push(FuzzEvent::Packet(Hook::Forward, opening));
     }
     let number = 1 + input.below(3) as u8;
     let question = packet::question(v6, which, client, service, number);
-    events.push(Event::Packet(Hook::Forward, question));
+    events.push(FuzzEvent::Packet(Hook::Forward, question));
 }
 
 fn routes(input: &mut Input) -> Vec<(IpAddr, Exit)> {
@@ -69,11 +69,11 @@ fn routes(input: &mut Input) -> Vec<(IpAddr, Exit)> {
     addresses.filter_map(exit).collect()
 }
 
-fn event(input: &mut Input, events: &mut Vec<Event>) {
+fn event(input: &mut Input, events: &mut Vec<FuzzEvent>) {
     match input.below(32) {
         0..14 => {
             let hook = input.choose(&[Hook::Forward, Hook::Forward, Hook::Workload, Hook::Reverse]);
-            events.push(Event::Packet(hook, packet::any(input, hook)));
+            events.push(FuzzEvent::Packet(hook, packet::any(input, hook)));
         }
         14 => flood(input, events),
         15..26 => {
@@ -81,23 +81,23 @@ fn event(input: &mut Input, events: &mut Vec<Event>) {
             let tcp_flags = input.choose(&flags);
             let again = input.chance(128);
             let skew = input.choose(&SKEWS);
-            events.push(Event::Reply(Reply { again, tcp_flags, skew }));
+            events.push(FuzzEvent::Reply(Reply { again, tcp_flags, skew }));
         }
-        26 if input.chance(128) => events.push(Event::Change(Change::DamagedReturns)),
-        26 => events.push(Event::Change(Change::TunnelKeys(input.choose(&tunnel::KEYS)))),
-        27 => events.extend(state::service_port(input).into_iter().map(Event::Change)),
-        28 => events.extend(state::backend(input).map(Event::Change)),
-        29 => events.push(Event::Change(state::damage(input))),
+        26 if input.chance(128) => events.push(FuzzEvent::Change(TableChange::DamagedReturns)),
+        26 => events.push(FuzzEvent::Change(TableChange::TunnelKeys(input.choose(&tunnel::KEYS)))),
+        27 => events.extend(state::service_port(input).into_iter().map(FuzzEvent::Change)),
+        28 => events.extend(state::backend(input).map(FuzzEvent::Change)),
+        29 => events.push(FuzzEvent::Change(state::damage(input))),
         30 => {
             let ticks = input.choose(&[1_000, 4_000, 12_000, 220_000, 6_000_000]);
-            events.push(Event::Change(Change::Idle(ticks)));
+            events.push(FuzzEvent::Change(TableChange::Idle(ticks)));
         }
         _ if input.chance(128) => events.extend(neighbour::events(input)),
         _ if input.chance(64) => question(input, events),
         _ => {
             let hook = input.choose(&[Hook::Forward, Hook::Workload, Hook::Reverse]);
             let length = 14 + input.below(128);
-            events.push(Event::Packet(hook, input.take(length)));
+            events.push(FuzzEvent::Packet(hook, input.take(length)));
         }
     }
 }

@@ -11,7 +11,7 @@ use lb_common::layout::{
 use crate::universe::{
     self, BACKEND_PORTS, BACKENDS, NODE_PORTS, PORTS, PROTOCOLS, backend_index, node, service,
 };
-use crate::{Change, End, Input, backend_tag};
+use crate::{Input, TableChange, TransportAddress, backend_tag};
 
 /// Slots in the region of each pool.
 const REGION: u32 = 16;
@@ -22,28 +22,28 @@ fn pool_index(service_port: u32, local: bool) -> u32 {
 }
 
 /// The tables before the first packet.
-pub fn begin(input: &mut Input) -> Vec<Change> {
+pub fn begin(input: &mut Input) -> Vec<TableChange> {
     let mut changes = Vec::new();
     for (v6, which, number) in universe::backend_indexes() {
         let end = backend_end(v6, which, number, 0);
         let flags = if input.chance(64) { 0 } else { Backend::<()>::LOCAL };
         let index = backend_index(v6, which, number);
         let node = (flags == 0 && input.chance(192)).then(|| universe::peer(v6, number));
-        changes.push(Change::Backend { index, end, flags, generation: 1, node });
-        changes.push(Change::Source(end));
+        changes.push(TableChange::Backend { index, end, flags, generation: 1, node });
+        changes.push(TableChange::Source(end));
     }
     for v6 in [false, true] {
         for number in 0..2 {
             let address = node(v6, number);
-            changes.push(Change::Destination(address));
+            changes.push(TableChange::Destination(address));
             if number == 0 {
                 changes.push(itself(address, FrontendKind::NodeAddress));
             }
         }
-        changes.extend((0..2).map(|number| Change::Peer(universe::peer(v6, number))));
-        changes.push(Change::TunnelPeer(universe::peer(v6, 0)));
+        changes.extend((0..2).map(|number| TableChange::Peer(universe::peer(v6, number))));
+        changes.push(TableChange::TunnelPeer(universe::peer(v6, 0)));
         // The first backend is a pod that also is a client.
-        changes.push(Change::Destination(universe::backend(v6, 0)));
+        changes.push(TableChange::Destination(universe::backend(v6, 0)));
     }
     for _ in 0..1 + input.below(6) {
         changes.extend(service_port(input));
@@ -51,22 +51,25 @@ pub fn begin(input: &mut Input) -> Vec<Change> {
     changes
 }
 
-fn backend_end(v6: bool, which: usize, number: usize, port: usize) -> End {
+fn backend_end(v6: bool, which: usize, number: usize, port: usize) -> TransportAddress {
     let (address, protocol) = (universe::backend(v6, number), PROTOCOLS[which]);
-    End { address, port: BACKEND_PORTS[port % BACKEND_PORTS.len()], protocol }
+    TransportAddress { address, port: BACKEND_PORTS[port % BACKEND_PORTS.len()], protocol }
 }
 
 /// The frontend entry of a whole address.
-fn itself(address: IpAddr, kind: FrontendKind) -> Change {
+fn itself(address: IpAddr, kind: FrontendKind) -> TableChange {
     itself_as(address, Frontend::of_address(kind))
 }
 
-fn itself_as(address: IpAddr, value: Frontend) -> Change {
-    Change::Frontend { key: End { address, port: 0, protocol: 0 }, value: Some(value) }
+fn itself_as(address: IpAddr, value: Frontend) -> TableChange {
+    TableChange::Frontend {
+        key: TransportAddress { address, port: 0, protocol: 0 },
+        value: Some(value),
+    }
 }
 
 /// A service port with its pools and frontends. If it exists, it is changed.
-pub fn service_port(input: &mut Input) -> Vec<Change> {
+pub fn service_port(input: &mut Input) -> Vec<TableChange> {
     let (v6, which, number) = (input.chance(128), input.below(3), input.below(3));
     let index = 1 + ((usize::from(v6) * 3 + which) * 3 + number) as u32;
     let mut changes = Vec::new();
@@ -80,21 +83,21 @@ pub fn service_port(input: &mut Input) -> Vec<Change> {
         let size = if members.is_empty() { 0 } else { 1 + input.below(REGION as usize) as u32 };
         let slots =
             members.iter().map(|&(_, backend)| backend).cycle().take(size as usize).collect();
-        changes.push(Change::Slots { offset, slots });
-        changes.push(Change::Pool { index: pool, pool: Pool { offset, size } });
+        changes.push(TableChange::Slots { offset, slots });
+        changes.push(TableChange::Pool { index: pool, pool: Pool { offset, size } });
         if !local && input.chance(160) {
             let shift = input.below(BACKENDS);
             changes.extend((0..size).map(|slot| {
                 let owner = |n| backend_index(v6, which, (slot as usize + shift + n) % BACKENDS);
                 let owners = EarlierOwners { backends: [0, 1, 2, 3].map(owner), until: [1; 4] };
-                Change::Earlier { slot: PoolSlot { pool, slot }, owners }
+                TableChange::Earlier { slot: PoolSlot { pool, slot }, owners }
             }));
         }
         for (member, backend) in members {
-            changes.push(Change::Member(Member { pool, backend }));
-            let End { address, port, .. } = backend_end(v6, which, member, 0);
+            changes.push(TableChange::Member(Member { pool, backend }));
+            let TransportAddress { address, port, .. } = backend_end(v6, which, member, 0);
             let tag = u32::from(backend_tag(address, port));
-            changes.push(Change::Target {
+            changes.push(TableChange::Target {
                 target: TunnelTarget { service_port: index, tag },
                 backend,
             });
@@ -116,15 +119,16 @@ pub fn service_port(input: &mut Input) -> Vec<Change> {
     if frontend.restricted != 0 {
         let range = IpNet::new(universe::client(v6, 0), if v6 { 127 } else { 31 });
         let service_port = index;
-        changes
-            .extend(range.map(|range| Change::SourceRange { service_port, range: range.trunc() }));
+        changes.extend(
+            range.map(|range| TableChange::SourceRange { service_port, range: range.trunc() }),
+        );
     }
     let kinds = input.byte();
     let protocol = PROTOCOLS[which];
     let mut publish = |address, port, kind: FrontendKind| {
-        let key = End { address, port, protocol };
+        let key = TransportAddress { address, port, protocol };
         let value = Some(Frontend { kind: kind as u8, ..frontend });
-        changes.push(Change::Frontend { key, value });
+        changes.push(TableChange::Frontend { key, value });
     };
     let address = service(v6, number);
     let (kind, other) = match kinds & 3 {
@@ -137,7 +141,7 @@ pub fn service_port(input: &mut Input) -> Vec<Change> {
         let any: IpAddr = if v6 { [0u8; 16].into() } else { [0u8; 4].into() };
         publish(any, NODE_PORTS[number % NODE_PORTS.len()], FrontendKind::NodePort);
     }
-    changes.push(Change::Destination(address));
+    changes.push(TableChange::Destination(address));
     if other && kinds & 8 != 0 {
         changes.push(itself(address, FrontendKind::ClusterIp));
     }
@@ -157,10 +161,10 @@ fn members(input: &mut Input) -> Vec<usize> {
 }
 
 /// Adds, removes or drains a backend, or gives its index to another.
-pub fn backend(input: &mut Input) -> [Change; 2] {
+pub fn backend(input: &mut Input) -> [TableChange; 2] {
     let (v6, which, number) = (input.chance(128), input.below(3), input.below(BACKENDS));
     let end = backend_end(v6, which, number, input.below(2));
-    let end = if input.chance(64) { End { protocol: 0, ..end } } else { end };
+    let end = if input.chance(64) { TransportAddress { protocol: 0, ..end } } else { end };
     let flags = input.choose(&[
         Backend::<()>::LOCAL,
         0,
@@ -171,11 +175,11 @@ pub fn backend(input: &mut Input) -> [Change; 2] {
     let index = backend_index(v6, which, number);
     let node = (flags & Backend::<()>::LOCAL == 0).then(|| universe::peer(v6, number));
     // The prefilter's bit is set before the entry that needs it.
-    [Change::Source(end), Change::Backend { index, end, flags, generation, node }]
+    [TableChange::Source(end), TableChange::Backend { index, end, flags, generation, node }]
 }
 
 /// An entry that no planner would write.
-pub fn damage(input: &mut Input) -> Change {
+pub fn damage(input: &mut Input) -> TableChange {
     let (v6, which, number) = (input.chance(128), input.below(3), input.below(3));
     let index = 1 + ((usize::from(v6) * 3 + which) * 3 + number) as u32;
     let pool = pool_index(index, input.chance(128));
@@ -183,17 +187,17 @@ pub fn damage(input: &mut Input) -> Change {
         0 => {
             let offset = input.choose(&[0, capacity::POOL_SLOTS - 1, capacity::POOL_SLOTS, !0, 48]);
             let size = input.choose(&[0, 1, 5, capacity::POOL_SLOTS, !0]);
-            Change::Pool { index: pool, pool: Pool { offset, size } }
+            TableChange::Pool { index: pool, pool: Pool { offset, size } }
         }
         1 => {
             let other = backend_index(!v6, which, number);
             let another = backend_index(v6, (which + 1) % 3, number);
             let wild = [0, capacity::BACKENDS - 1, capacity::BACKENDS, !0, other, another];
             let slots = (0..REGION).map(|_| input.choose(&wild)).collect();
-            Change::Slots { offset: pool * REGION, slots }
+            TableChange::Slots { offset: pool * REGION, slots }
         }
         2 => {
-            let key = End {
+            let key = TransportAddress {
                 address: service(v6, number),
                 port: PORTS[which],
                 protocol: PROTOCOLS[which],
@@ -213,20 +217,20 @@ pub fn damage(input: &mut Input) -> Change {
                 silence: bytes[6],
                 reserved: 0,
             };
-            Change::Frontend { key, value: Some(value) }
+            TableChange::Frontend { key, value: Some(value) }
         }
         3 => {
             let end = backend_end(v6, (which + 1) % 3, number, 0);
             let index = backend_index(v6, which, number);
-            Change::Backend { index, end, flags: input.byte() & 3, generation: 1, node: None }
+            TableChange::Backend { index, end, flags: input.byte() & 3, generation: 1, node: None }
         }
         _ => {
-            let key = End {
+            let key = TransportAddress {
                 address: service(v6, number),
                 port: PORTS[which],
                 protocol: PROTOCOLS[which],
             };
-            Change::Frontend { key, value: None }
+            TableChange::Frontend { key, value: None }
         }
     }
 }

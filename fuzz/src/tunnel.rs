@@ -4,7 +4,7 @@
 use std::net::IpAddr;
 
 use crate::checksum::{internet, octets};
-use crate::inspect::{self, Datagram};
+use crate::inspect::{self, ParsedDatagram};
 use crate::universe::{self, BACKEND_PORTS, BACKENDS};
 use crate::{Input, backend_tag};
 
@@ -109,7 +109,7 @@ fn in_ip(v6: bool) -> u8 {
 
 /// A frame with a packet in a tunnel.
 pub struct Tunnel {
-    pub outer: Datagram,
+    pub outer: ParsedDatagram,
     /// The frame without the tunnel.
     pub inner: Vec<u8>,
     /// The traffic class of the outer header.
@@ -140,14 +140,14 @@ impl Tunnel {
 
     /// Whether the outer checksums are right. UDP must have none (RFC 6935).
     pub fn is_right(&self, frame: &[u8]) -> bool {
-        let Datagram { v6, network, transport, protocol, .. } = self.outer;
+        let ParsedDatagram { v6, network, transport, protocol, .. } = self.outer;
         (v6 || internet(&[&frame[network..transport]]) == 0)
             && (protocol != UDP || frame[transport + 6..transport + 8] == [0; 2])
     }
 }
 
 /// The traffic class of an IP packet.
-pub fn class(frame: &[u8], packet: &Datagram) -> u8 {
+pub fn class(frame: &[u8], packet: &ParsedDatagram) -> u8 {
     let header = &frame[packet.network..];
     if packet.v6 { header[0] << 4 | header[1] >> 4 } else { header[1] }
 }
@@ -259,7 +259,7 @@ pub fn may_become(before: u8, after: u8, outer: u8) -> bool {
 }
 
 /// Whether the source is an address of this node, and the destination one of another node.
-pub fn between_nodes(outer: &Datagram) -> bool {
+pub fn between_nodes(outer: &ParsedDatagram) -> bool {
     let is_node = |address: IpAddr| (0..2).any(|n| universe::node(outer.v6, n) == address);
     let is_peer = |address: IpAddr| (0..2).any(|n| universe::peer(outer.v6, n) == address);
     is_node(outer.source) && is_peer(outer.destination)

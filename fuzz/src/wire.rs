@@ -18,12 +18,12 @@ const WINDOW: [u8; 2] = [0xfa, 0xf0];
 
 /// An address and port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct End {
+pub struct Ipv4End {
     pub address: Ipv4Addr,
     pub port: u16,
 }
 
-impl End {
+impl Ipv4End {
     pub const fn new(address: [u8; 4], port: u16) -> Self {
         let [a, b, c, d] = address;
         Self { address: Ipv4Addr::new(a, b, c, d), port }
@@ -33,8 +33,8 @@ impl End {
 /// A TCP segment or UDP datagram with its addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Packet {
-    pub source: End,
-    pub destination: End,
+    pub source: Ipv4End,
+    pub destination: Ipv4End,
     pub protocol: u8,
     /// The next three are fields of TCP; 0 in UDP.
     pub flags: u8,
@@ -45,11 +45,11 @@ pub struct Packet {
 }
 
 impl Packet {
-    pub fn tcp(source: End, destination: End, flags: u8, sequence: u32) -> Self {
+    pub fn tcp(source: Ipv4End, destination: Ipv4End, flags: u8, sequence: u32) -> Self {
         Self { source, destination, protocol: TCP, flags, sequence, acknowledgement: 0, length: 0 }
     }
 
-    pub fn udp(source: End, destination: End, length: u8) -> Self {
+    pub fn udp(source: Ipv4End, destination: Ipv4End, length: u8) -> Self {
         Self { protocol: UDP, length, ..Self::tcp(source, destination, 0, 0) }
     }
 
@@ -130,8 +130,8 @@ impl Packet {
         let is_tcp = protocol == TCP;
         let whole = payload.iter().all(|byte| usize::from(*byte) == payload.len());
         whole.then(|| Self {
-            source: End::new(address(12), short(0)),
-            destination: End::new(address(16), short(2)),
+            source: Ipv4End::new(address(12), short(0)),
+            destination: Ipv4End::new(address(16), short(2)),
             protocol,
             flags: if is_tcp { transport[13] } else { 0 },
             sequence: if is_tcp { long(4) } else { 0 },
@@ -150,7 +150,7 @@ fn transport_sum(ip: &[u8]) -> u16 {
 
 #[test]
 fn written_entries_are_read() {
-    let (one, other) = (End::new([192, 0, 2, 1], 1), End::new([203, 0, 113, 10], 80));
+    let (one, other) = (Ipv4End::new([192, 0, 2, 1], 1), Ipv4End::new([203, 0, 113, 10], 80));
     let tcp = Packet::tcp(one, other, SYN, 7).acknowledging(9).with_payload(3);
     let mut bytes = Vec::new();
     for packet in [tcp, Packet::udp(other, one, 5)] {

@@ -7,14 +7,14 @@ pub const HEADERS: usize = 128;
 /// The UDP port of the benchmark's sink, which only receives.
 pub const SINK_PORT: u16 = 5300;
 
-/// Maximum number of [`End`]s.
+/// Maximum number of [`BenchEnd`]s.
 pub const MAX_ENDS: usize = 1 << 19;
 
 /// What a packet takes from the list of ends: the last four octets of an address, and a port, in
 /// host order.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct End {
+pub struct BenchEnd {
     pub address: u32,
     pub port: u32,
 }

@@ -27,7 +27,7 @@ use crate::layout::{EarlierOwners, HISTORY_DEPTH, NO_BACKEND};
 
 /// An owner as a row has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Owner {
+pub struct SlotOwner {
     /// Its index.
     pub backend: u32,
     /// Until when it owned the slot.
@@ -79,7 +79,7 @@ impl SlotHistory {
             }
             let mut owners = Vec::new();
             for same in slots_of_same_hashes(slot, slots, before) {
-                owners.push(Owner { backend: old[same as usize], until: now, several: false });
+                owners.push(SlotOwner { backend: old[same as usize], until: now, several: false });
                 owners.extend(self.0.get(&same).into_iter().flat_map(entries));
             }
             owners.retain(|earlier| earlier.backend != owner || earlier.several);
@@ -97,13 +97,13 @@ impl SlotHistory {
         &mut self,
         slot: u32,
         owner: u32,
-        others: impl IntoIterator<Item = Owner>,
+        others: impl IntoIterator<Item = SlotOwner>,
         asked: impl Fn(u32) -> Option<(u32, N)>,
     ) {
-        let mut all: Vec<Owner> = self.0.get(&slot).into_iter().flat_map(entries).collect();
+        let mut all: Vec<SlotOwner> = self.0.get(&slot).into_iter().flat_map(entries).collect();
         let last = all.last().map_or(u32::MAX, |last| last.until);
         let others = others.into_iter().filter(|other| other.backend != owner || other.several);
-        all.extend(others.map(|other| Owner { until: other.until.min(last), ..other }));
+        all.extend(others.map(|other| SlotOwner { until: other.until.min(last), ..other }));
         if let Some(kept) = newest(all, asked) {
             self.0.insert(slot, kept);
         }
@@ -113,7 +113,7 @@ impl SlotHistory {
     pub fn retain<N: PartialEq>(&mut self, since: u32, asked: impl Fn(u32) -> Option<(u32, N)>) {
         self.forget(since);
         let is_there =
-            |owner: Owner| asked(owner.backend).is_some_and(|(it, _)| it == owner.backend);
+            |owner: SlotOwner| asked(owner.backend).is_some_and(|(it, _)| it == owner.backend);
         self.0.retain(|_, owners| {
             // Rows of which nobody has gone stay as they are, even if backends move.
             entries(owners).all(is_there)
@@ -143,22 +143,22 @@ impl SlotHistory {
     }
 }
 
-pub fn entries(row: &EarlierOwners) -> impl Iterator<Item = Owner> + '_ {
+pub fn entries(row: &EarlierOwners) -> impl Iterator<Item = SlotOwner> + '_ {
     let all = row.backends.iter().zip(&row.until).map(|(&backend, &word)| {
         let (until, several) = EarlierOwners::without_mark(word);
-        Owner { backend, until, several }
+        SlotOwner { backend, until, several }
     });
     all.take_while(|owner| owner.backend != NO_BACKEND)
 }
 
 /// The last ones of a slot's earlier owners, as a row has them; `None`: there are none.
 fn newest<N: PartialEq>(
-    mut owners: Vec<Owner>,
+    mut owners: Vec<SlotOwner>,
     asked: impl Fn(u32) -> Option<(u32, N)>,
 ) -> Option<EarlierOwners> {
     // Stable: of equal times the order stays.
     owners.sort_by_key(|owner| Reverse(owner.until));
-    let mut kept: Vec<(Owner, N)> = Vec::new();
+    let mut kept: Vec<(SlotOwner, N)> = Vec::new();
     for owner in owners {
         let Some((backend, node)) = asked(owner.backend) else { continue };
         let is_there = backend == owner.backend;
@@ -167,17 +167,17 @@ fn newest<N: PartialEq>(
         }
         match kept.iter_mut().find(|(_, other)| *other == node) {
             Some((same, _)) => same.several |= owner.several || same.backend != backend,
-            None => kept.push((Owner { backend, ..owner }, node)),
+            None => kept.push((SlotOwner { backend, ..owner }, node)),
         }
     }
     row(kept.into_iter().map(|(owner, _)| owner))
 }
 
 /// A row of the first of some owners; `None`: there are none.
-fn row(owners: impl Iterator<Item = Owner>) -> Option<EarlierOwners> {
+fn row(owners: impl Iterator<Item = SlotOwner>) -> Option<EarlierOwners> {
     let mut row = EarlierOwners::default();
     let mut count = 0;
-    for Owner { backend, until, several } in owners.take(HISTORY_DEPTH) {
+    for SlotOwner { backend, until, several } in owners.take(HISTORY_DEPTH) {
         row.backends[count] = backend;
         row.until[count] = EarlierOwners::with_mark(until, several);
         count += 1;

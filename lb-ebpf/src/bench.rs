@@ -13,7 +13,7 @@ use aya_ebpf::btf_maps::{Array, PerCpuArray, ProgramArray};
 use aya_ebpf::helpers::{bpf_redirect, bpf_xdp_adjust_head, bpf_xdp_adjust_tail};
 use aya_ebpf::macros::{btf_map, classifier, xdp};
 use aya_ebpf::programs::{TcContext, XdpContext};
-use lb_common::bench::{End, HEADERS, MAX_ENDS, SINK_PORT, Template};
+use lb_common::bench::{BenchEnd, HEADERS, MAX_ENDS, SINK_PORT, Template};
 use lb_common::verifier::opaque;
 
 #[btf_map]
@@ -21,7 +21,7 @@ static TEMPLATE: Array<Template, 1> = Array::new();
 
 /// Addresses and ports for templates that are not made from a client's number.
 #[btf_map]
-static ENDS: Array<End, MAX_ENDS> = Array::new();
+static ENDS: Array<BenchEnd, MAX_ENDS> = Array::new();
 
 /// The number of the next packet.
 #[btf_map]

@@ -6,7 +6,7 @@
 
 use aya_ebpf::helpers::bpf_ktime_get_ns;
 use lb_common::datapath::{Packet, describe_packet};
-use lb_common::layout::{Ending, Event, Listener};
+use lb_common::layout::{Ending, Listener, PacketEvent};
 
 use crate::clock::now;
 use crate::maps::{EVENTS, LISTENER, SCRATCH, UNREPORTED};
@@ -78,8 +78,12 @@ pub fn report<P: Packet>(packet: &mut P, ending: Ending) -> Option<u32> {
     }
     // SAFETY: the helper takes nothing and only reads a clock.
     let time = unsafe { bpf_ktime_get_ns() };
-    let mut event =
-        Event { time, reason: noted_reason - 1, ending: ending as u8, ..Event::default() };
+    let mut event = PacketEvent {
+        time,
+        reason: noted_reason - 1,
+        ending: ending as u8,
+        ..PacketEvent::default()
+    };
     describe_packet(packet, &mut event);
     if EVENTS.output(event, 0).is_err() {
         count_unreported();

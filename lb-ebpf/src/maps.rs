@@ -22,9 +22,9 @@ use lb_common::layout::capacity::{
 };
 use lb_common::layout::{
     Affinity, AffinityKey, Announced, AnnouncedAddress, Backend, BackendHop, BfdHeard, BfdSession,
-    BufferSum, CacheEntry, Claim, DESTINATION_WORDS, Device, DeviceCacheEntry, EarlierOwners,
-    Event, FlowBucket, Fragment, FragmentKey, Frontend, FrontendKey, Hints, Host, Identity,
-    LinkAddresses, Listener, Member, NeighbourEvent, NetworkEpoch, Peer, Pool, PoolSlot, Reason,
+    BufferSum, CacheEntry, DESTINATION_WORDS, Device, DeviceCacheEntry, EarlierOwners, FlowBucket,
+    Fragment, FragmentKey, Frontend, FrontendKey, Hints, Host, Identity, LastClaim, LinkAddresses,
+    Listener, Member, NeighbourEvent, NetworkEpoch, PacketEvent, Peer, Pool, PoolSlot, Reason,
     ReplyBucket, ReplyKey, SOURCE_WORDS, ServicePortName, Settings, SlotPair, SocketEnd,
     SocketFlow, SourceRange, Traffic, TunnelKey, TunnelTarget, Untracked,
 };
@@ -201,7 +201,7 @@ pub static ANNOUNCED: HashMap<AnnouncedAddress, Announced, { MAX_ANNOUNCED as us
     HashMap::new();
 
 #[btf_map]
-pub static CLAIMS: HashMap<AnnouncedAddress, Claim, { MAX_ANNOUNCED as usize }, ON_DEMAND> =
+pub static CLAIMS: HashMap<AnnouncedAddress, LastClaim, { MAX_ANNOUNCED as usize }, ON_DEMAND> =
     HashMap::new();
 
 #[btf_map]
@@ -292,7 +292,7 @@ pub static BACKEND_TRAFFIC: PerCpuArray<Traffic, { MAX_BACKENDS as usize }> = Pe
 pub static LISTENER: Array<Listener, 1, SHARED> = Array::new();
 
 #[btf_map]
-pub static EVENTS: RingBuf<Event, { EVENT_BYTES as usize }> = RingBuf::new();
+pub static EVENTS: RingBuf<PacketEvent, { EVENT_BYTES as usize }> = RingBuf::new();
 
 /// Number of packets that were not reported: too many at once, or the ring buffer was full.
 #[btf_map]

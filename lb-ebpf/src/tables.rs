@@ -12,10 +12,10 @@ use lb_common::datapath::{
 use lb_common::family::{Address4, Address6, V4, V6};
 use lb_common::layout::{
     Affinity, AffinityKey, Announced, AnnouncedAddress, Backend, BackendHop, BfdSession, Bitmap,
-    Claim, Device, DeviceCacheEntry, FlowBucket, Fragment, FragmentKey, Frontend, FrontendKey,
-    HISTORY_DEPTH, Hints, Member, NeighbourEvent, NetworkEpoch, Peer, Pool, PoolSlot, Reason,
-    ReplyBucket, ReplyKey, SERVICE_PORT_BITS, Settings, SourceRange, Ticks, Traffic, TunnelKey,
-    TunnelPeer, TunnelTarget, Untracked,
+    Device, DeviceCacheEntry, FlowBucket, Fragment, FragmentKey, Frontend, FrontendKey,
+    HISTORY_DEPTH, Hints, LastClaim, Member, NeighbourEvent, NetworkEpoch, Peer, Pool, PoolSlot,
+    Reason, ReplyBucket, ReplyKey, SERVICE_PORT_BITS, Settings, SourceRange, Ticks, Traffic,
+    TunnelKey, TunnelPeer, TunnelTarget, Untracked,
 };
 use lb_common::verifier::opaque;
 
@@ -183,7 +183,8 @@ impl NeighbourTables for KernelTables {
     #[inline(always)]
     fn set_claim(&self, at: &AnnouncedAddress, link_address: [u8; 6]) -> bool {
         let Some(claim) = CLAIMS.get_ptr_mut(at) else { return false };
-        let Claim { time, claimant, seal } = Claim::new(at, link_address, self.since_boot());
+        let LastClaim { time, claimant, seal } =
+            LastClaim::new(at, link_address, self.since_boot());
         // SAFETY: as with devices. Each is one store of an aligned word. If the agent removes the
         // entry at this moment, the stores are lost, or go to an entry that reuses its memory: its
         // reader sees that by the seal.

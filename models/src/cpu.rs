@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use fuzz::wire::{End, Packet};
+use fuzz::wire::{Ipv4End, Packet};
 use lb_common::atomic::AtomicLong;
 use lb_common::conntrack::{Environment, FlowTables, clear_stale};
 use lb_common::datapath::{
@@ -16,7 +16,7 @@ use lb_common::datapath::{
 use lb_common::family::{Address4, Address6, V4, V6};
 use lb_common::hash::{FlowHash, ReplyHash};
 use lb_common::header::protocol::TCP;
-use lb_common::host::{self, EntryPoint, Exit, Frame, HoldsScratch, PacketScratch, Routes};
+use lb_common::host::{self, EntryPoint, Exit, HoldsScratch, HostFrame, PacketScratch, Routes};
 use lb_common::layout::{
     Affinity, AffinityKey, Announced, AnnouncedAddress, Backend, BackendHop, BfdSession, Device,
     Direction, Flow, FlowBucket, FlowState, Fragment, FragmentKey, Frontend, FrontendKey,
@@ -45,12 +45,12 @@ impl Service {
         1 + Self::ALL.iter().position(|service| *service == self).expect("one of ALL") as u32
     }
 
-    pub fn frontend(self) -> End {
-        End::new([203, 0, 113, 10 + self.index() as u8], 80)
+    pub fn frontend(self) -> Ipv4End {
+        Ipv4End::new([203, 0, 113, 10 + self.index() as u8], 80)
     }
 
-    pub fn backend(self) -> End {
-        End::new([10, 244, 0, self.index() as u8], 8080)
+    pub fn backend(self) -> Ipv4End {
+        Ipv4End::new([10, 244, 0, self.index() as u8], 8080)
     }
 
     /// The last octet of the link-layer address to which its backend's packets are sent.
@@ -90,8 +90,8 @@ impl Node {
     }
 
     /// The `number`th client whose flows prefer this entry.
-    pub fn client(&self, (bucket, entry): (u32, usize), number: usize) -> End {
-        let ends = (40_000..u16::MAX).map(|port| End::new([192, 0, 2, 1], port));
+    pub fn client(&self, (bucket, entry): (u32, usize), number: usize) -> Ipv4End {
+        let ends = (40_000..u16::MAX).map(|port| Ipv4End::new([192, 0, 2, 1], port));
         let mut own = ends.filter(|end| {
             let secret = &self.settings.secret;
             let hash = FlowHash::of_client::<V4>(secret, end.address.into(), end.port, TCP);
@@ -109,9 +109,9 @@ impl Node {
 
     /// A client whose own buckets are the first two, and whose flow to the Service may also be in the
     /// third, where it prefers the first entry, and the fourth, which its further buckets may be, too.
-    pub fn client_of_full_buckets(&self, service: Service) -> End {
+    pub fn client_of_full_buckets(&self, service: Service) -> Ipv4End {
         let (secret, mask) = (&self.settings.secret, self.settings.flow_mask4);
-        let ends = (40_000..u16::MAX).map(|port| End::new([192, 0, 2, 1], port));
+        let ends = (40_000..u16::MAX).map(|port| Ipv4End::new([192, 0, 2, 1], port));
         let mut fitting = ends.filter(|end| {
             let (client, frontend) = ((end.address.into(), end.port), service.frontend());
             let own = FlowHash::of_client::<V4>(secret, client.0, client.1, TCP).buckets(mask);
@@ -133,9 +133,9 @@ impl Node {
 
     /// A client of whose six buckets for a Service only the last pair contains [`FREE_BUCKET`], where its flow prefers the
     /// first entry.
-    pub fn client_of_further_bucket(&self, service: Service) -> End {
+    pub fn client_of_further_bucket(&self, service: Service) -> Ipv4End {
         let (secret, mask) = (&self.settings.secret, self.settings.flow_mask4);
-        let ends = (40_000..u16::MAX).map(|port| End::new([192, 0, 2, 1], port));
+        let ends = (40_000..u16::MAX).map(|port| Ipv4End::new([192, 0, 2, 1], port));
         let mut fitting = ends.filter(|end| {
             let (client, frontend) = ((end.address.into(), end.port), service.frontend());
             let own = FlowHash::of_client::<V4>(secret, client.0, client.1, TCP);
@@ -150,7 +150,7 @@ impl Node {
     }
 
     /// The buckets of the reply index for replies from a backend to an SNAT port, and their fingerprint.
-    fn reply_buckets(&self, backend: End, port: u16) -> ([&ReplyBucket; 2], u64) {
+    fn reply_buckets(&self, backend: Ipv4End, port: u16) -> ([&ReplyBucket; 2], u64) {
         let (secret, backend) = (&self.settings.secret, (backend.address.into(), backend.port));
         let hash = ReplyHash::of::<V4>(secret, backend, (NODE.into(), port), TCP);
         let [first, second] = hash.buckets(self.settings.reply_mask).map(|bucket| bucket as usize);
@@ -158,14 +158,14 @@ impl Node {
     }
 
     /// Adds the entry of an earlier flow, which is gone, to the second bucket of the reply index.
-    pub fn leave_behind(&self, backend: End, port: u16) {
+    pub fn leave_behind(&self, backend: Ipv4End, port: u16) {
         let ([_, second], fingerprint) = self.reply_buckets(backend, port);
         // No flow has generation 0, and all entries of the table are still free.
         second.entries[0].store(fingerprint << 36);
     }
 
     /// Moves the entry of a flow to the second bucket of the reply index, where it would be if the first had been full.
-    pub fn displace(&self, backend: End, port: u16) {
+    pub fn displace(&self, backend: Ipv4End, port: u16) {
         let ([first, second], fingerprint) = self.reply_buckets(backend, port);
         let own = |slot: &&AtomicLong| slot.load() >> 36 == fingerprint;
         let slot = first.entries.iter().find(own).expect("it is in its first bucket");
@@ -268,7 +268,7 @@ impl Cpu {
         let mut bytes = Vec::new();
         packet.write(&mut bytes);
         let routes = Routes(Rc::new(routes(packet)));
-        let mut frame = Frame { device: INTERFACE, routes, ..Frame::new(bytes) };
+        let mut frame = HostFrame { device: INTERFACE, routes, ..HostFrame::new(bytes) };
         let verdict = host::run(entry, &mut frame, self, |_, _| {});
         let sent_to = match verdict {
             Verdict::Pass | Verdict::Decline => None,
@@ -452,7 +452,7 @@ impl FamilyTables<V4> for Cpu {
     }
 
     fn frontend(&self, key: &FrontendKey<V4>) -> Option<Frontend> {
-        let destination = End { address: key.address.octets.into(), port: key.port };
+        let destination = Ipv4End { address: key.address.octets.into(), port: key.port };
         let service = Service::ALL.into_iter().find(|service| service.frontend() == destination)?;
         Some(Frontend {
             service_port: service.index(),
@@ -465,7 +465,7 @@ impl FamilyTables<V4> for Cpu {
 
     fn backend(&self, index: u32) -> Option<Backend<Address4>> {
         let service = Service::of_index(index)?;
-        let End { address, port } = service.backend();
+        let Ipv4End { address, port } = service.backend();
         let flags = match service {
             Service::Local(_) => Backend::<()>::LOCAL,
             Service::Remote(_) => 0,

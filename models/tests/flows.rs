@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use fuzz::wire::{ACK, End, FIN, Packet, SYN};
+use fuzz::wire::{ACK, FIN, Ipv4End, Packet, SYN};
 use lb_common::layout::{FlowState, Settings};
 use models::{Cpu, Fate, Node, Service, Work, explore, in_parallel};
 
@@ -23,39 +23,39 @@ const CLOSED: FlowState = FlowState::TimeWait;
 const CLIENT: u32 = 1_000;
 const BACKEND: u32 = 5_000;
 
-fn syn(client: End, service: Service) -> Packet {
+fn syn(client: Ipv4End, service: Service) -> Packet {
     Packet::tcp(client, service.frontend(), SYN, CLIENT)
 }
 
-fn data(client: End, service: Service) -> Packet {
+fn data(client: Ipv4End, service: Service) -> Packet {
     Packet::tcp(client, service.frontend(), ACK, CLIENT + 1).acknowledging(BACKEND + 1)
 }
 
-fn fin(client: End, service: Service) -> Packet {
+fn fin(client: Ipv4End, service: Service) -> Packet {
     Packet::tcp(client, service.frontend(), FIN, CLIENT + 1).acknowledging(BACKEND + 1)
 }
 
-fn syn_ack(service: Service, client: End) -> Packet {
+fn syn_ack(service: Service, client: Ipv4End) -> Packet {
     Packet::tcp(service.backend(), client, SYN, BACKEND).acknowledging(CLIENT + 1)
 }
 
-fn reply(service: Service, client: End) -> Packet {
+fn reply(service: Service, client: Ipv4End) -> Packet {
     Packet::tcp(service.backend(), client, ACK, BACKEND + 1).acknowledging(CLIENT + 1)
 }
 
-fn reply_fin(service: Service, client: End) -> Packet {
+fn reply_fin(service: Service, client: Ipv4End) -> Packet {
     Packet::tcp(service.backend(), client, FIN, BACKEND + 1).acknowledging(CLIENT + 1)
 }
 
 /// Sends a SYN; the client's end as the backend sees it.
-fn dial(cpu: &Cpu, client: End, service: Service) -> End {
+fn dial(cpu: &Cpu, client: Ipv4End, service: Service) -> Ipv4End {
     let received = cpu.request(syn(client, service)).into_packet().expect("a new flow");
     assert_eq!(received.destination, service.backend());
     received.source
 }
 
 /// Establishes a connection; the client's end as the backend sees it.
-fn connect(cpu: &Cpu, client: End, service: Service) -> End {
+fn connect(cpu: &Cpu, client: Ipv4End, service: Service) -> Ipv4End {
     let source = dial(cpu, client, service);
     let accepted = cpu.reply(service, syn_ack(service, source)).into_packet().expect("a reply");
     assert_eq!((accepted.source, accepted.destination), (service.frontend(), client));
@@ -64,11 +64,11 @@ fn connect(cpu: &Cpu, client: End, service: Service) -> End {
 }
 
 /// A flow is as one of the clients made it, whole.
-fn assert_whole(node: &Node, clients: &[(End, Service)]) {
+fn assert_whole(node: &Node, clients: &[(Ipv4End, Service)]) {
     for (state, flow) in node.flows() {
-        let client = End { address: flow.client.octets.into(), port: flow.client_port };
-        let frontend = End { address: flow.frontend.octets.into(), port: flow.frontend_port };
-        let backend = End { address: flow.backend.octets.into(), port: flow.backend_port };
+        let client = Ipv4End { address: flow.client.octets.into(), port: flow.client_port };
+        let frontend = Ipv4End { address: flow.frontend.octets.into(), port: flow.frontend_port };
+        let backend = Ipv4End { address: flow.backend.octets.into(), port: flow.backend_port };
         let known = clients.iter().any(|(end, service)| {
             (*end, service.frontend(), service.backend()) == (client, frontend, backend)
         });
@@ -77,7 +77,7 @@ fn assert_whole(node: &Node, clients: &[(End, Service)]) {
 }
 
 /// What a client sent came to its own backend, if it came anywhere.
-fn assert_own_backend(fate: Fate, client: End, service: Service) {
+fn assert_own_backend(fate: Fate, client: Ipv4End, service: Service) {
     let Some(packet) = fate.into_packet() else { return };
     assert_eq!(packet.destination, service.backend());
     if matches!(service, Service::Local(_)) {
@@ -103,7 +103,7 @@ fn from_backend(service: Service, packet: Packet) -> Work {
 const LATE: u32 = 200;
 
 /// The connection can be established and closed: nothing that was done to its entry before shows.
-fn assert_usable(node: &Arc<Node>, client: End, service: Service) {
+fn assert_usable(node: &Arc<Node>, client: Ipv4End, service: Service) {
     let cpu = Cpu::new(Arc::clone(node)).later(LATE);
     let source = connect(&cpu, client, service);
     assert_eq!(state_of(node, client, service), FlowState::Established);
@@ -111,12 +111,12 @@ fn assert_usable(node: &Arc<Node>, client: End, service: Service) {
     assert_eq!((received.source, received.destination), (service.frontend(), client));
 }
 
-fn state_of(node: &Node, client: End, service: Service) -> FlowState {
+fn state_of(node: &Node, client: Ipv4End, service: Service) -> FlowState {
     find(node, client, service).expect("it has an entry")
 }
 
 /// The state of a flow, if it has an entry.
-fn find(node: &Node, client: End, service: Service) -> Option<FlowState> {
+fn find(node: &Node, client: Ipv4End, service: Service) -> Option<FlowState> {
     let frontend = service.frontend();
     let found = node.flows().into_iter().find(|(_, flow)| {
         flow.client.octets == client.address.octets()
@@ -212,14 +212,14 @@ fn three_flows_that_want_the_same_entry_get_one_each() {
 }
 
 /// What a reply becomes, if it is translated at all.
-fn assert_own_client(fate: Fate, sent: Packet, client: End, service: Service) {
+fn assert_own_client(fate: Fate, sent: Packet, client: Ipv4End, service: Service) {
     let Some(packet) = fate.into_packet() else { return };
     let translated = Packet { source: service.frontend(), destination: client, ..sent };
     assert!(packet == translated || packet == sent, "{packet:?}");
 }
 
 /// Each reply leads to the client whose flow has the port, to each port that was ever used.
-fn assert_own_ports(node: &Arc<Node>, clients: &[(End, Option<End>)]) {
+fn assert_own_ports(node: &Arc<Node>, clients: &[(Ipv4End, Option<Ipv4End>)]) {
     let cpu = Cpu::new(Arc::clone(node));
     for (client, source) in clients {
         let Some(source) = *source else { continue };
@@ -234,7 +234,7 @@ fn assert_own_ports(node: &Arc<Node>, clients: &[(End, Option<End>)]) {
     }
 }
 
-fn source(fate: Fate) -> Option<End> {
+fn source(fate: Fate) -> Option<Ipv4End> {
     fate.into_packet().map(|packet| packet.source)
 }
 
@@ -279,12 +279,12 @@ fn three_flows_never_get_the_same_snat_port() {
 }
 
 /// There is one port: at most one flow has it, and replies to it lead to no other client.
-fn assert_one_has_the_port(node: &Arc<Node>, clients: &[End]) {
+fn assert_one_has_the_port(node: &Arc<Node>, clients: &[Ipv4End]) {
     let flows = node.flows();
     assert!(flows.len() <= 1, "two flows with one port: {flows:?}");
     let Some((state, flow)) = flows.first() else { return };
     let own = clients.iter().find(|client| client.port == flow.client_port).expect("a client");
-    let sent = syn_ack(REMOTE, End { address: flow.snat.octets.into(), port: flow.snat_port });
+    let sent = syn_ack(REMOTE, Ipv4End { address: flow.snat.octets.into(), port: flow.snat_port });
     let received = Cpu::new(Arc::clone(node)).later(LATE).reply(REMOTE, sent).into_packet();
     let expected = Packet { source: REMOTE.frontend(), destination: *own, ..sent };
     // A flow that is not established has expired by then: it is not translated.

@@ -19,7 +19,7 @@ pub fn run_in_cluster(subcommand: &str, arguments: &[String]) -> Result<()> {
         // As this user, so that Go's caches are the user's own.
         run_command(Command::new(&program).args(&arguments).arg("--build-only"))?;
         if needs_image(&arguments) {
-            image::build_image(&image::Options::default())?;
+            image::build_image(&image::ImageOptions::default())?;
         }
     }
     become_root_command(&program, &arguments, None)

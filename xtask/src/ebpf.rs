@@ -36,14 +36,14 @@ const FLAGS: [&str; 3] = [
 ];
 
 #[derive(Debug, Default, Args)]
-pub struct Options {
+pub struct EbpfOptions {
     /// Print which compilers were found, and why each was used or rejected
     #[arg(long)]
     pub verbose: bool,
 }
 
 /// Builds the objects if anything they depend on has changed.
-pub fn build_objects(options: &Options) -> Result<()> {
+pub fn build_objects(options: &EbpfOptions) -> Result<()> {
     let log = |line: &str| {
         if options.verbose {
             eprintln!("{line}");

@@ -29,7 +29,7 @@ const TARGETS: [&str; 9] = [
 const VERSION: &str = "0.13.2";
 
 #[derive(Debug, Args)]
-pub struct Options {
+pub struct FuzzOptions {
     /// Fuzz target; without it, all targets one after the other
     #[arg(value_parser = PossibleValuesParser::new(TARGETS))]
     target: Option<String>,
@@ -38,7 +38,7 @@ pub struct Options {
     seconds: u32,
 }
 
-pub fn fuzz(options: &Options) -> Result<()> {
+pub fn fuzz(options: &FuzzOptions) -> Result<()> {
     let compiler = Compiler::find()?;
     if ["c++", "g++", "clang++"].iter().all(|program| find(program).is_none()) {
         packages::install(&["g++"]).context("libFuzzer is written in C++")?;

@@ -67,7 +67,7 @@ fn has_extension(file: &Path) -> bool {
 
 /// What a file declares and refers to.
 #[derive(Default)]
-struct Source {
+struct SourceFile {
     file: PathBuf,
     /// Its modules in other files.
     children: Vec<String>,
@@ -85,7 +85,7 @@ struct Use {
     is_public: bool,
 }
 
-impl Source {
+impl SourceFile {
     fn parse(file: &Path, text: &str) -> Result<Self> {
         let tokens =
             TokenStream::from_str(text).map_err(|error| anyhow!("{}: {error}", file.display()))?;
@@ -210,7 +210,7 @@ fn is_mark(token: &TokenTree, mark: char) -> bool {
 
 /// The modules of a crate.
 #[derive(Default)]
-struct Modules(BTreeMap<ModulePath, Source>);
+struct Modules(BTreeMap<ModulePath, SourceFile>);
 
 /// How many re-exports are followed for one name, so that a name that leads to itself ends.
 const MAX_DEPTH: usize = 8;
@@ -219,7 +219,7 @@ impl Modules {
     /// Reads a module's file, and those of its children.
     fn load(&mut self, path: ModulePath, file: &Path) -> Result<()> {
         let text = fs::read_to_string(file).with_context(|| file.display().to_string())?;
-        let source = Source::parse(file.strip_prefix(root()).unwrap_or(file), &text)?;
+        let source = SourceFile::parse(file.strip_prefix(root()).unwrap_or(file), &text)?;
         let parent = file.parent().unwrap_or(file);
         let stem = file.file_stem().unwrap_or_default();
         let has_own_folder = path.is_empty() || stem == "mod";
@@ -242,7 +242,7 @@ impl Modules {
             .collect()
     }
 
-    fn imports_of(&self, module: &ModulePath, source: &Source) -> BTreeSet<PathBuf> {
+    fn imports_of(&self, module: &ModulePath, source: &SourceFile) -> BTreeSet<PathBuf> {
         let uses = source.uses.iter().filter(|used| {
             let is_only_exported = used.is_public && !source.names.contains(&used.name);
             let is_module = self.find(module, &used.path, 0).is_some_and(|found| {
@@ -341,7 +341,7 @@ mod tests {
         let mut modules = Modules::default();
         for (path, text) in files {
             let path: ModulePath = path.split_terminator("::").map(str::to_owned).collect();
-            let source = Source::parse(Path::new(&path.join("/")), text).unwrap();
+            let source = SourceFile::parse(Path::new(&path.join("/")), text).unwrap();
             modules.0.insert(path, source);
         }
         cycles_of(&modules.imports())

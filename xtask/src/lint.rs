@@ -20,14 +20,14 @@ pub fn format(check: bool) -> Result<()> {
 }
 
 #[derive(Debug, Default, Args)]
-pub struct Options {
+pub struct LintOptions {
     /// Take the warnings of the last build of the tests, instead of another build
     #[arg(long, hide = true)]
     built: bool,
 }
 
 /// Runs all checks even if some fail, so that one run reports everything.
-pub fn lint(options: &Options) -> Result<()> {
+pub fn lint(options: &LintOptions) -> Result<()> {
     let shared = if options.built && clippy_driver().is_some() {
         no_warnings()
     } else {

@@ -82,9 +82,9 @@ enum Command {
     /// Build everything and run a demo in network namespaces
     Run(Passed),
     /// Run all tests and linters; the last line is "N passed, M failed"
-    Test(test::Options),
+    Test(test::TestOptions),
     /// Run tests in a virtual machine with Linux 6.1, the oldest supported kernel
-    VmTest(vm::Options),
+    VmTest(vm::VmTestOptions),
     /// Run benchmarks: nanoseconds per packet and system call, requests per second
     ///
     /// Without another word, packets and system calls. `bench control` measures the control plane, `bench startup` the
@@ -100,16 +100,16 @@ enum Command {
     /// Run suites against a new cluster: sig-network, ingress, http2, upgrade, nodes, control-plane, migration
     Conformance(Passed),
     /// Build the BPF objects; installs a BPF compiler if none is found
-    BuildEbpf(ebpf::Options),
+    BuildEbpf(ebpf::EbpfOptions),
     /// Build a container image of the agent, without a container engine
-    Image(image::Options),
+    Image(image::ImageOptions),
     /// Make the files of a release from a clean tree: image, program, chart, manifests, documentation, bill of materials,
     /// licences, changes, checksums
-    Release(release::Options),
+    Release(release::ReleaseOptions),
     /// Build the documentation as a site that works offline
-    Site(site::Options),
+    Site(site::SiteOptions),
     /// Fuzz the data plane, and what the HTTP proxy parses, with cargo-fuzz
-    Fuzz(fuzz::Options),
+    Fuzz(fuzz::FuzzOptions),
     /// Format all code
     Fmt {
         /// Check the formatting, and change nothing
@@ -117,12 +117,12 @@ enum Command {
         check: bool,
     },
     /// Check formatting, imports and dependencies, and run clippy on all crates with warnings as errors
-    Lint(lint::Options),
+    Lint(lint::LintOptions),
     /// Same as `test`: what CI runs
     Ci,
     /// Build all test programs, or run some of them
     #[command(hide = true)]
-    Programs(programs::Options),
+    Programs(programs::ProgramOptions),
     /// Install the programs that the tests use
     #[command(hide = true)]
     Prerequisites,
@@ -157,7 +157,7 @@ fn dispatch(command: Command) -> Result<ExitCode> {
         Command::Fuzz(options) => fuzz::fuzz(&options)?,
         Command::Fmt { check } => lint::format(check)?,
         Command::Lint(options) => lint::lint(&options)?,
-        Command::Ci => return test::run_tests(&test::Options::default()),
+        Command::Ci => return test::run_tests(&test::TestOptions::default()),
         Command::Programs(options) => programs::build_or_run_programs(&options)?,
         Command::Prerequisites => {
             packages::ensure_packages(&[&packages::DEMO, &packages::NODES, &packages::PEERS])?;

@@ -10,10 +10,10 @@ use anyhow::{Context, Result, bail};
 use crate::process::{find, is_root, output};
 
 /// A program and its Debian package.
-pub type Program = (&'static str, &'static str);
+pub type PackagedProgram = (&'static str, &'static str);
 
 /// What the demo uses, and nearly all tests in network namespaces.
-pub const DEMO: [Program; 6] = [
+pub const DEMO: [PackagedProgram; 6] = [
     ("curl", "curl"),
     ("ethtool", "ethtool"),
     ("ip", "iproute2"),
@@ -23,7 +23,7 @@ pub const DEMO: [Program; 6] = [
 ];
 
 /// What other tests use on nodes and clients.
-pub const NODES: [Program; 8] = [
+pub const NODES: [PackagedProgram; 8] = [
     ("bpftool", "bpftool"),
     ("iperf3", "iperf3"),
     ("iptables-nft-restore", "iptables"),
@@ -35,7 +35,7 @@ pub const NODES: [Program; 8] = [
 ];
 
 /// What the tests beside programs of others use: routers, clients, and what starts a container.
-pub const PEERS: [Program; 8] = [
+pub const PEERS: [PackagedProgram; 8] = [
     ("bgpctl", "openbgpd"),
     ("bird", "bird2"),
     ("capsh", "libcap2-bin"),
@@ -48,7 +48,7 @@ pub const PEERS: [Program; 8] = [
 ];
 
 /// What a cluster uses in addition to the demo: tools in its images, and a C compiler for runc.
-pub const CLUSTER: [Program; 9] = [
+pub const CLUSTER: [PackagedProgram; 9] = [
     // A library of runc, by its header.
     ("/usr/include/seccomp.h", "libseccomp-dev"),
     ("bash", "bash"),
@@ -62,12 +62,12 @@ pub const CLUSTER: [Program; 9] = [
 ];
 
 /// What benchmarks use in addition to the demo.
-pub const BENCHMARKS: [Program; 3] =
+pub const BENCHMARKS: [PackagedProgram; 3] =
     [("iperf3", "iperf3"), ("iptables-nft-restore", "iptables"), ("nft", "nftables")];
 
 /// Programs that benchmarks compare Millrace with or measure it by, and one that draws the chart. A benchmark leaves
 /// out what is missing.
-pub const COMPARED: [Program; 4] = [
+pub const COMPARED: [PackagedProgram; 4] = [
     ("caddy", "caddy"),
     ("h2load", "nghttp2-client"),
     ("haproxy", "haproxy"),
@@ -75,7 +75,7 @@ pub const COMPARED: [Program; 4] = [
 ];
 
 /// Installs the missing ones of these programs. If none is missing, does not even update the package lists.
-pub fn ensure_packages(programs: &[&[Program]]) -> Result<()> {
+pub fn ensure_packages(programs: &[&[PackagedProgram]]) -> Result<()> {
     let missing = missing(programs.concat());
     if missing.is_empty() {
         return Ok(());
@@ -84,7 +84,7 @@ pub fn ensure_packages(programs: &[&[Program]]) -> Result<()> {
     install(&packages).with_context(|| format!("{} must be installed", programs.join(", ")))
 }
 
-fn missing(programs: Vec<Program>) -> Vec<Program> {
+fn missing(programs: Vec<PackagedProgram>) -> Vec<PackagedProgram> {
     programs.into_iter().filter(|(program, _)| find(program).is_none()).collect()
 }
 

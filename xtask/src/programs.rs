@@ -17,18 +17,18 @@ use crate::test::as_root;
 const HOST: &str = "host";
 
 #[derive(Debug, Args)]
-pub struct Options {
+pub struct ProgramOptions {
     /// Build all test programs, and remember where they are
     #[arg(long, conflicts_with_all = ["select", "threads"])]
     build: bool,
 
     /// Run these programs, one after the other
     #[command(flatten)]
-    run: Run,
+    run: ProgramSelection,
 }
 
 #[derive(Debug, Args)]
-pub struct Run {
+pub struct ProgramSelection {
     /// A program such as tests/node, the unit tests of a crate such as lb-common, or a group: `unit`, all that need no
     /// root; `crates`, the unit tests of all crates
     ///
@@ -63,12 +63,12 @@ pub struct Program {
     needs_root: bool,
 }
 
-pub fn build_or_run_programs(options: &Options) -> Result<()> {
+pub fn build_or_run_programs(options: &ProgramOptions) -> Result<()> {
     if options.build { build_programs() } else { run(&options.run) }
 }
 
 /// Runs programs one after the other. Fails if one of them fails.
-fn run(options: &Run) -> Result<()> {
+fn run(options: &ProgramSelection) -> Result<()> {
     let programs = built()?;
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     let mut failed = Vec::new();

@@ -10,7 +10,7 @@ use clap::Args;
 use flate2::{Compression, GzBuilder};
 use sha2::{Digest, Sha256};
 
-use crate::image::{self, Archive, LICENCES, NOTICES, Source, VERSION};
+use crate::image::{self, ImageSource, LICENCES, LayerArchive, NOTICES, VERSION};
 use crate::process::{ensure_replaceable, replace_directory, root, target};
 use crate::site;
 
@@ -20,15 +20,15 @@ const UNRELEASED: &str = "Unreleased";
 const SUMS: &str = "SHA256SUMS";
 
 #[derive(Debug, Args)]
-pub struct Options {
+pub struct ReleaseOptions {
     /// Directory for the files of the release, new or of an earlier release, which they replace
     /// [default: target/release-files]
     #[arg(long, value_name = "DIRECTORY")]
     output: Option<PathBuf>,
 }
 
-pub fn make_release(options: &Options) -> Result<()> {
-    let source = Source::find()?;
+pub fn make_release(options: &ReleaseOptions) -> Result<()> {
+    let source = ImageSource::find()?;
     let version = source.version();
     ensure!(
         source.is_committed(),
@@ -40,7 +40,7 @@ pub fn make_release(options: &Options) -> Result<()> {
     ensure_replaceable(&directory, SUMS)?;
     let section = if source.is_release() { VERSION } else { UNRELEASED };
     let changes = changes_of(section, &read_text(&root().join("CHANGELOG.md"))?)?;
-    image::build_image(&image::Options::default())?;
+    image::build_image(&image::ImageOptions::default())?;
     let built = image::default_directory();
     image::ensure_complete(&read_text(&built.join(NOTICES))?)?;
     let site = target().join("site");
@@ -59,7 +59,7 @@ fn pack_files(
     built: &Path,
     site: &Path,
     directory: &Path,
-    source: &Source,
+    source: &ImageSource,
     changes: &str,
 ) -> Result<()> {
     let version = source.version();
@@ -70,7 +70,7 @@ fn pack_files(
         texts.push((name, read(&root().join(name))?));
     }
 
-    let mut program = Archive::new(Vec::new(), source.time);
+    let mut program = LayerArchive::new(Vec::new(), source.time);
     let folder = format!("millrace-{version}");
     program.file(&format!("{folder}/millrace"), 0o755, &read(&built.join("millrace"))?)?;
     let unit = read(&root().join("deploy/millrace.service"))?;
@@ -79,15 +79,15 @@ fn pack_files(
         program.file(&format!("{folder}/{name}"), 0o644, content)?;
     }
 
-    let mut chart = Archive::new(Vec::new(), source.time);
+    let mut chart = LayerArchive::new(Vec::new(), source.time);
     add_folder(&mut chart, &built.join("deploy/helm/millrace"), "millrace")?;
 
-    let mut manifests = Archive::new(Vec::new(), source.time);
+    let mut manifests = LayerArchive::new(Vec::new(), source.time);
     for part in ["kustomize", "prometheus", "grafana"] {
         add_folder(&mut manifests, &built.join("deploy").join(part), &format!("{folder}/{part}"))?;
     }
 
-    let mut pages = Archive::new(Vec::new(), source.time);
+    let mut pages = LayerArchive::new(Vec::new(), source.time);
     add_folder(&mut pages, site, &format!("millrace-docs-{version}"))?;
 
     let mut files = vec![
@@ -113,7 +113,7 @@ fn pack_files(
 }
 
 /// Adds all files below a directory, in a fixed order.
-fn add_folder(archive: &mut Archive<Vec<u8>>, from: &Path, to: &str) -> Result<()> {
+fn add_folder(archive: &mut LayerArchive<Vec<u8>>, from: &Path, to: &str) -> Result<()> {
     let entries = fs::read_dir(from).with_context(|| from.display().to_string())?;
     let mut paths = entries.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>>>()?;
     paths.sort();
@@ -174,7 +174,8 @@ mod tests {
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, content).unwrap();
         }
-        let source = Source::of_commit("0123456789abcdef0123456789abcdef01234567", 1_700_000_000);
+        let source =
+            ImageSource::of_commit("0123456789abcdef0123456789abcdef01234567", 1_700_000_000);
         let outputs = ["one", "two"].map(|name| directory.path().join(name));
         for output in &outputs {
             let site = directory.path().join("site");

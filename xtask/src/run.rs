@@ -62,7 +62,7 @@ fn bench_api(arguments: &[String]) -> Result<()> {
 
 /// Builds the BPF objects, and one program of `lb-bench` and the agent with a profile each. Returns the paths of both.
 fn build(program: &str, profile: &str, of_agent: &str) -> Result<(PathBuf, PathBuf)> {
-    ebpf::build_objects(&ebpf::Options::default())?;
+    ebpf::build_objects(&ebpf::EbpfOptions::default())?;
     if profile == of_agent {
         compile(profile, &[program, "millrace"])?;
     } else {

@@ -24,7 +24,7 @@ pub struct Job {
 
 /// What happens while jobs run.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Event<T> {
+pub enum ScheduleEvent<T> {
     /// The job at this index has ended.
     Ended(usize, T),
     /// The job at this index can't run, because a job with this name that it needs has failed.
@@ -48,7 +48,7 @@ enum JobState {
 pub fn run_jobs<T: Send>(
     jobs: &[Job],
     work: impl Fn(usize) -> Result<(T, bool)> + Sync,
-    mut handle: impl FnMut(Event<T>) -> Result<()>,
+    mut handle: impl FnMut(ScheduleEvent<T>) -> Result<()>,
 ) -> Result<()> {
     let mut states: Vec<JobState> = jobs.iter().map(|_| JobState::Waiting).collect();
     thread::scope(|scope| {
@@ -57,7 +57,7 @@ pub fn run_jobs<T: Send>(
             for index in 0..jobs.len() {
                 if let Some(need) = failed_need(jobs, &states, index) {
                     states[index] = JobState::Failed;
-                    handle(Event::Blocked(index, need))?;
+                    handle(ScheduleEvent::Blocked(index, need))?;
                 } else if can_start(jobs, &states, index) {
                     states[index] = JobState::Running(Instant::now());
                     let (sender, work) = (sender.clone(), &work);
@@ -74,9 +74,11 @@ pub fn run_jobs<T: Send>(
                 Ok((index, result)) => {
                     let (outcome, succeeded) = result?;
                     states[index] = if succeeded { JobState::Succeeded } else { JobState::Failed };
-                    handle(Event::Ended(index, outcome))?;
+                    handle(ScheduleEvent::Ended(index, outcome))?;
                 }
-                Err(RecvTimeoutError::Timeout) => handle(Event::Running(list_running(&states)))?,
+                Err(RecvTimeoutError::Timeout) => {
+                    handle(ScheduleEvent::Running(list_running(&states)))?
+                }
                 Err(RecvTimeoutError::Disconnected) => return Err(anyhow!("no job is left")),
             }
         }
@@ -163,10 +165,10 @@ mod tests {
         assert_eq!(
             events,
             [
-                Event::Ended(0, 0),
-                Event::Blocked(1, "build"),
-                Event::Blocked(2, "test"),
-                Event::Ended(3, 3)
+                ScheduleEvent::Ended(0, 0),
+                ScheduleEvent::Blocked(1, "build"),
+                ScheduleEvent::Blocked(2, "test"),
+                ScheduleEvent::Ended(3, 3)
             ]
         );
         Ok(())

@@ -12,7 +12,7 @@ use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 
 use crate::documents::{files_in, has_extension, is_outside, links, normalize, read, relative};
-use crate::image::Source;
+use crate::image::ImageSource;
 use crate::process::{ensure_replaceable, find, output, replace_directory, root, target};
 use crate::tools::{install_program, tools};
 
@@ -27,15 +27,15 @@ const MARK: &str = ".nojekyll";
 const LIST: &str = "docs/README.md";
 
 #[derive(Debug, Args)]
-pub struct Options {
+pub struct SiteOptions {
     /// Directory for the site, which is replaced; open index.html in it [default: target/site]
     #[arg(long, value_name = "DIRECTORY")]
     output: Option<PathBuf>,
 }
 
-pub fn build_site_from_options(options: &Options) -> Result<()> {
+pub fn build_site_from_options(options: &SiteOptions) -> Result<()> {
     let directory = options.output.clone().unwrap_or_else(|| target().join("site"));
-    build_site(&directory, &Source::find()?.version())?;
+    build_site(&directory, &ImageSource::find()?.version())?;
     eprintln!("The documentation is in {}", directory.join("index.html").display());
     Ok(())
 }

@@ -88,7 +88,7 @@ fn time_of(line: &str) -> Option<(&str, f64)> {
 
 /// The result of a stage.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Outcome {
+pub struct StageOutcome {
     pub tally: Tally,
     pub timings: Vec<Timing>,
     pub succeeded: bool,
@@ -97,7 +97,7 @@ pub struct Outcome {
     pub processor: Duration,
 }
 
-impl Outcome {
+impl StageOutcome {
     /// The result of a stage that could not run.
     pub fn failed() -> Self {
         Self { tally: Tally { failed: 1, ..Tally::default() }, ..Self::default() }
@@ -111,7 +111,7 @@ pub fn run_stage(
     command: &mut Command,
     bar: &ProgressBar,
     check: impl FnOnce() -> Result<()>,
-) -> Result<Outcome> {
+) -> Result<StageOutcome> {
     let log = log_path(name)?;
     let started = Instant::now();
     let mut followed = follow(command, &log, bar);
@@ -120,7 +120,7 @@ pub fn run_stage(
     }
     let mut outcome = followed.or_else(|error| {
         let mut log = File::options().create(true).append(true).open(&log)?;
-        writeln!(log, "{error:#}").map(|()| Outcome::default())
+        writeln!(log, "{error:#}").map(|()| StageOutcome::default())
     })?;
     if !outcome.succeeded && outcome.tally.failed == 0 {
         outcome.tally.failed = 1;
@@ -130,7 +130,7 @@ pub fn run_stage(
 }
 
 /// Runs the command, and copies its output to the log line by line.
-fn follow(command: &mut Command, log: &Path, bar: &ProgressBar) -> Result<Outcome> {
+fn follow(command: &mut Command, log: &Path, bar: &ProgressBar) -> Result<StageOutcome> {
     let mut log = File::create(log).with_context(|| log.display().to_string())?;
     // One pipe for stdout and stderr keeps the order of their lines.
     let (reader, writer) = std::io::pipe()?;
@@ -170,12 +170,18 @@ fn follow(command: &mut Command, log: &Path, bar: &ProgressBar) -> Result<Outcom
         writeln!(log, "ended with {status}")?;
     }
     let succeeded = status.success();
-    Ok(Outcome { tally, timings: timings.read, succeeded, processor, ..Outcome::default() })
+    Ok(StageOutcome {
+        tally,
+        timings: timings.read,
+        succeeded,
+        processor,
+        ..StageOutcome::default()
+    })
 }
 
 /// One line: whether it succeeded, the time that it took and the processor time.
-pub fn summary(name: &str, outcome: &Outcome) -> String {
-    let Outcome { tally, succeeded: ok, elapsed, processor, .. } = outcome;
+pub fn summary(name: &str, outcome: &StageOutcome) -> String {
+    let StageOutcome { tally, succeeded: ok, elapsed, processor, .. } = outcome;
     let word = if *ok { "ok" } else { "FAIL" };
     let mut line = format!(
         "{word:4}  {name:<14} {:>5.0} s {:>5.0} s",
@@ -284,7 +290,8 @@ mod tests {
     fn a_stage_has_a_one_line_summary() {
         let line = |succeeded, tally| {
             let (elapsed, processor) = (Duration::from_secs(34), Duration::from_millis(61_700));
-            let outcome = Outcome { tally, succeeded, elapsed, processor, timings: Vec::new() };
+            let outcome =
+                StageOutcome { tally, succeeded, elapsed, processor, timings: Vec::new() };
             summary("lint", &outcome)
         };
         assert_eq!(line(true, tally(0, 0, 0)), "ok    lint              34 s    62 s");

@@ -13,11 +13,11 @@ use clap::builder::PossibleValuesParser;
 use indicatif::{MultiProgress, ProgressBar};
 
 use crate::process::{SHARED_BUILD, cargo, is_root, output, root, shared_cargo, target};
-use crate::schedule::{self, Event, Job, Lane};
-use crate::stages::{self, Outcome, Tally, Timing};
+use crate::schedule::{self, Job, Lane, ScheduleEvent};
+use crate::stages::{self, StageOutcome, Tally, Timing};
 
 #[derive(Debug, Default, Args)]
-pub struct Options {
+pub struct TestOptions {
     /// Run only this stage and the stages that it needs; may be repeated
     #[arg(long, value_name = "STAGE", value_parser = PossibleValuesParser::new(STAGES.map(|s| s.job.name)))]
     only: Vec<String>,
@@ -193,7 +193,7 @@ const SLOWEST: usize = 10;
 
 /// Runs the stages, prints a line for each that has ended, then a table of all, and ends with the line "N passed, M
 /// failed".
-pub fn run_tests(options: &Options) -> Result<ExitCode> {
+pub fn run_tests(options: &TestOptions) -> Result<ExitCode> {
     let stages: &[Stage] = if options.quick { &QUICK } else { &STAGES };
     let stages: Vec<&Stage> = stages.iter().filter(|stage| is_wanted(stage, options)).collect();
     warn_of_little_space()?;
@@ -220,7 +220,7 @@ pub fn run_tests(options: &Options) -> Result<ExitCode> {
 }
 
 /// Runs the stages; returns their names and outcomes in the order in which they ended.
-fn run_all(stages: &[&Stage]) -> Result<Vec<(&'static str, Outcome)>> {
+fn run_all(stages: &[&Stage]) -> Result<Vec<(&'static str, StageOutcome)>> {
     let jobs: Vec<Job> = stages.iter().map(|stage| stage.job).collect();
     let bars = MultiProgress::new();
     let work = |index: usize| {
@@ -232,7 +232,7 @@ fn run_all(stages: &[&Stage]) -> Result<Vec<(&'static str, Outcome)>> {
     let mut outcomes = Vec::new();
     schedule::run_jobs(&jobs, work, |event| {
         bars.suspend(|| match event {
-            Event::Ended(index, outcome) => {
+            ScheduleEvent::Ended(index, outcome) => {
                 println!("{}", stages::summary(jobs[index].name, &outcome));
                 if !outcome.succeeded {
                     stages::show_failure(jobs[index].name)?;
@@ -240,12 +240,12 @@ fn run_all(stages: &[&Stage]) -> Result<Vec<(&'static str, Outcome)>> {
                 outcomes.push((jobs[index].name, outcome));
                 Ok(())
             }
-            Event::Blocked(index, need) => {
+            ScheduleEvent::Blocked(index, need) => {
                 println!("FAIL  {:<14} not run: it needs {need}", jobs[index].name);
-                outcomes.push((jobs[index].name, Outcome::failed()));
+                outcomes.push((jobs[index].name, StageOutcome::failed()));
                 Ok(())
             }
-            Event::Running(running) => {
+            ScheduleEvent::Running(running) => {
                 if !stages::has_terminal() {
                     let running = running.iter().map(|(index, time)| {
                         format!("{} for {} s", jobs[*index].name, time.as_secs())
@@ -260,7 +260,7 @@ fn run_all(stages: &[&Stage]) -> Result<Vec<(&'static str, Outcome)>> {
 }
 
 /// Prints what each stage took, so that one that has become slower is seen.
-fn print_table(outcomes: &[(&str, Outcome)], elapsed: Duration) {
+fn print_table(outcomes: &[(&str, StageOutcome)], elapsed: Duration) {
     println!("\n      stage              time  processors   tests");
     let row = |name: &str, elapsed: Duration, processor: Duration, tests: u64| {
         let (seconds, busy) = (elapsed.as_secs_f64(), processor.as_secs_f64());
@@ -308,7 +308,7 @@ fn print_slowest(mut timings: Vec<Timing>) {
 }
 
 /// Whether the stage is selected, or needed by one that is. Without a selection, all stages are that are not rare.
-fn is_wanted(stage: &Stage, options: &Options) -> bool {
+fn is_wanted(stage: &Stage, options: &TestOptions) -> bool {
     if options.only.is_empty() {
         return options.all || !stage.rare;
     }
@@ -317,13 +317,13 @@ fn is_wanted(stage: &Stage, options: &Options) -> bool {
     selected(stage) || STAGES.iter().any(|other| needs(other) && is_wanted(other, options))
 }
 
-fn run(stage: &Stage, bar: &ProgressBar) -> Result<Outcome> {
+fn run(stage: &Stage, bar: &ProgressBar) -> Result<StageOutcome> {
     if stage.root
         && !is_root()
         && let Err(error) = check_sudo()
     {
         bar.suspend(|| println!("FAIL  {:<14} {error:#}", stage.job.name));
-        return Ok(Outcome::failed());
+        return Ok(StageOutcome::failed());
     }
     let mut command = match stage.work {
         // Not by cargo, which would wait for other stages that build.
@@ -397,7 +397,7 @@ mod tests {
 
     fn wanted(only: &[&str], all: bool) -> Vec<&'static str> {
         let only = only.iter().map(|name| name.to_string()).collect();
-        let options = Options { only, all, ..Options::default() };
+        let options = TestOptions { only, all, ..TestOptions::default() };
         STAGES
             .iter()
             .filter(|stage| is_wanted(stage, &options))

@@ -69,7 +69,7 @@ pub fn keys(secrets: &[String]) -> SealKeys {
 }
 
 #[derive(Clone)]
-struct Shared {
+struct ExchangeContext {
     keys: watch::Receiver<SealKeys>,
     agent: mpsc::UnboundedSender<Exchange>,
     room: Arc<Semaphore>,
@@ -90,10 +90,10 @@ type Stamp = (u64, u128);
 
 /// The route for other agents.
 pub fn route(keys: watch::Receiver<SealKeys>, agent: mpsc::UnboundedSender<Exchange>) -> Router {
-    Router::new().route(PATH, get(answer)).with_state(Shared::new(keys, agent))
+    Router::new().route(PATH, get(answer)).with_state(ExchangeContext::new(keys, agent))
 }
 
-async fn answer(State(shared): State<Shared>, headers: HeaderMap) -> Response {
+async fn answer(State(shared): State<ExchangeContext>, headers: HeaderMap) -> Response {
     let stamp = stamp_of(&shared.keys.borrow(), &headers);
     let stamp = stamp.filter(|(time, _)| time.abs_diff(now()) <= CLOCKS_DIFFER);
     let Some(stamp) = stamp else { return StatusCode::UNAUTHORIZED.into_response() };
@@ -118,7 +118,7 @@ async fn answer(State(shared): State<Shared>, headers: HeaderMap) -> Response {
     }
 }
 
-impl Shared {
+impl ExchangeContext {
     fn new(keys: watch::Receiver<SealKeys>, agent: mpsc::UnboundedSender<Exchange>) -> Self {
         let (room, admitted) = (Arc::new(Semaphore::new(1)), Arc::default());
         Self { keys, agent, room, patience: PATIENCE, admitted }
@@ -324,10 +324,10 @@ mod tests {
         assert_eq!(learn(one.port(), KEY).await, Some(known()));
     }
 
-    fn shared() -> (Shared, mpsc::UnboundedReceiver<Exchange>) {
+    fn shared() -> (ExchangeContext, mpsc::UnboundedReceiver<Exchange>) {
         let (_, keys) = watch::channel(keys(&[KEY.to_owned()]));
         let (agent, asked) = mpsc::unbounded_channel();
-        (Shared::new(keys, agent), asked)
+        (ExchangeContext::new(keys, agent), asked)
     }
 
     #[tokio::test(start_paused = true)]
@@ -377,7 +377,7 @@ mod tests {
     #[tokio::test]
     async fn an_agent_that_is_starting_does_not_keep_others_waiting() {
         let (shared, _asked) = shared();
-        let shared = Shared { patience: Duration::from_millis(10), ..shared };
+        let shared = ExchangeContext { patience: Duration::from_millis(10), ..shared };
         let address = serve(Router::new().route(PATH, get(answer)).with_state(shared)).await;
         assert_eq!(ask_once(address, KEY).await.unwrap_err(), "503 Service Unavailable");
     }

@@ -48,7 +48,7 @@ use lb_process::service_manager::{Watchdog, machine_is_stopping, notify_service_
 use lb_rules::ipam::{self, Range};
 use lb_rules::model::{ExternalIpPolicy, forwarding_name};
 use lb_source::cluster::Access;
-use lb_status::{Addresses, Metrics};
+use lb_status::{Metrics, StatusAddresses};
 use lb_waits::{Resource, Wait, Waits};
 use sd_notify::NotifyState;
 use tokio::sync::watch;
@@ -70,14 +70,14 @@ const EPOCH_LEASE_RENEWAL: Duration = Duration::from_secs(1);
 
 /// The source of Services.
 #[derive(Debug)]
-pub enum Origin {
+pub enum ObjectSource {
     Manifests(Vec<PathBuf>),
     Cluster(Access),
 }
 
 #[derive(Debug)]
-pub struct Options {
-    pub origin: Origin,
+pub struct AgentOptions {
+    pub origin: ObjectSource,
     pub network: lb_network::DeviceSettings,
     pub node_name: String,
     pub modes: Modes,
@@ -113,7 +113,7 @@ pub struct Options {
     pub cleanup_on_exit: bool,
     pub pin_path: PathBuf,
     /// Listen addresses for health and metrics.
-    pub addresses: Addresses,
+    pub addresses: StatusAddresses,
     /// Limit for service ports, and for backends, whose traffic the metrics export.
     pub metrics_max_objects: usize,
     pub privileges: Privileges,
@@ -126,13 +126,13 @@ pub struct Options {
 #[derive(Clone, Debug)]
 pub struct LoadBalancer {
     pub ranges: Vec<Range>,
-    pub settings: ipam::Settings,
+    pub settings: ipam::IpamSettings,
     pub metallb_namespace: String,
     /// Where assigned addresses are remembered.
     pub state_directory: PathBuf,
 }
 
-impl Options {
+impl AgentOptions {
     /// Settings of the data plane.
     fn parameters(&self, sizes: Sizes) -> Parameters {
         Parameters {
@@ -151,8 +151,8 @@ impl Options {
             forwarding => forwarding,
         };
         let source = match &self.origin {
-            Origin::Manifests(_) => "manifests",
-            Origin::Cluster(_) => "cluster",
+            ObjectSource::Manifests(_) => "manifests",
+            ObjectSource::Cluster(_) => "cluster",
         };
         vec![
             ("source", source.to_owned()),
@@ -169,10 +169,10 @@ fn option_name(value: impl ValueEnum) -> String {
 }
 
 /// Runs until it gets a signal. A failure before everything is programmed undoes what was done.
-pub async fn run(options: Options) -> Result<()> {
+pub async fn run(options: AgentOptions) -> Result<()> {
     preflight()?;
     let cgroup = options.cgroup.as_deref().map(lb_kernel::resolve_cgroup).transpose()?;
-    let options = Options { cgroup, ..options };
+    let options = AgentOptions { cgroup, ..options };
     raise_file_limit();
     tokio::spawn(Waits::of_process().log());
     let metrics = Arc::new(Metrics::new());

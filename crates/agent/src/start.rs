@@ -10,8 +10,8 @@ use lb_announce::SealKeys;
 use lb_common::layout::TunnelKey;
 use lb_controller::AssigningSource;
 use lb_kernel::{
-    DataPlane, Links, Memory, Pins, Prepared, ReservedPorts, Sizes, SnatPorts, Tables, TunnelKeys,
-    TunnelProbes, WantedSizes, WithSockets, cgroup_root, existing_sizes,
+    AvailableMemory, DataPlane, Links, Pins, Prepared, ReservedPorts, Sizes, SnatPorts, Tables,
+    TunnelKeys, TunnelProbes, WantedSizes, WithSockets, cgroup_root, existing_sizes,
 };
 use lb_network::NetworkWatch;
 use lb_network::snat_ports::{PortSet, RemainingPorts};
@@ -34,7 +34,9 @@ use super::devices::Devices;
 use super::exchange::{self, Exchange};
 use super::programs::{Dependents, Programs};
 use super::tunnel_keys::TunnelKeyFile;
-use super::{Agent, LoadBalancer, Options, Origin, Outlets, counters, epoch_lease_renewal, until};
+use super::{
+    Agent, AgentOptions, LoadBalancer, ObjectSource, Outlets, counters, epoch_lease_renewal, until,
+};
 
 /// A source, checked as far as possible without waiting for it, and the receiver of notices about
 /// its objects.
@@ -47,12 +49,12 @@ pub struct OpenedSource {
 }
 
 pub async fn open(
-    options: &Options,
+    options: &AgentOptions,
     metrics: &Metrics,
     has_tunnel_key: watch::Receiver<bool>,
 ) -> Result<OpenedSource> {
     match &options.origin {
-        Origin::Manifests(paths) => {
+        ObjectSource::Manifests(paths) => {
             let LoadBalancer { ranges, settings, state_directory, .. } = &options.load_balancer;
             let assigned = lb_controller::AssignmentMetrics::default();
             metrics.add(assigned.clone());
@@ -66,7 +68,7 @@ pub async fn open(
                 startup_taint: None,
             })
         }
-        Origin::Cluster(access) => {
+        ObjectSource::Cluster(access) => {
             let connection = access.open(metrics.requests()).await?;
             tracing::info!(api_server = connection.description, "watching the cluster");
             let client = connection.client.clone();
@@ -120,7 +122,7 @@ pub struct Started<'a> {
 pub async fn start<'a>(
     pins: &'a Pins,
     source: OpenedSource,
-    options: &Options,
+    options: &AgentOptions,
     network: NetworkWatch,
     metrics: Arc<Metrics>,
     (key_file, key_found): (TunnelKeyFile, watch::Sender<bool>),
@@ -242,7 +244,7 @@ pub async fn start<'a>(
     agent.note_network(lb_network::NetworkEvent::Epoch);
     agent.share_hops(network.shares_hops());
     let mut network = network.follow();
-    let mut waiting = Waiting {
+    let mut waiting = StartingAgent {
         agent: &mut agent,
         network: &mut network,
         programs: &mut programs,
@@ -285,14 +287,14 @@ pub async fn start<'a>(
 
 /// What goes on until all objects are known and the programs are loaded. The programs of an earlier agent forward
 /// meanwhile, also to changed routes and from added interfaces.
-struct Waiting<'w, 'a> {
+struct StartingAgent<'w, 'a> {
     agent: &'w mut Agent<WithSockets<Tables>>,
     network: &'w mut mpsc::UnboundedReceiver<lb_network::NetworkEvent>,
     programs: &'w mut Programs<'a>,
     renewal: Interval,
 }
 
-impl Waiting<'_, '_> {
+impl StartingAgent<'_, '_> {
     /// Returns when all objects are known.
     async fn store_objects(&mut self, events: &mut mpsc::UnboundedReceiver<Event>) -> Result<()> {
         loop {
@@ -349,7 +351,7 @@ impl Waiting<'_, '_> {
 
 /// Chooses the sizes of the maps, and reports them.
 fn choose_sizes(wanted: WantedSizes, pins: &Pins) -> Result<Sizes> {
-    let (memory, existing) = (Memory::read(), existing_sizes(pins));
+    let (memory, existing) = (AvailableMemory::read(), existing_sizes(pins));
     let sizes = wanted.resolve(memory, existing);
     tracing::info!(
         service_ports = sizes.room().service_ports,

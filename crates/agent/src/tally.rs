@@ -6,7 +6,7 @@ use std::sync::Arc;
 use lb_common::layout::map;
 use lb_kernel::OptionalEntry;
 use lb_plan::{MORE_ENDPOINTS, MORE_SERVICE_PORTS, Planner, Scope, SideEntry};
-use lb_rules::model::{AddressFamily, Policy, Problem, ServicePort, ServicePortKey};
+use lb_rules::model::{AddressFamily, Problem, ServicePort, ServicePortKey, TrafficPolicy};
 use lb_status::{Metrics, Usage};
 
 #[derive(Default)]
@@ -21,9 +21,10 @@ impl Tally {
     pub fn count(&mut self, changed: &BTreeMap<ServicePortKey, Option<Arc<ServicePort>>>) {
         for (key, port) in changed {
             let port = port.as_ref().filter(|port| port.local.is_empty());
-            let internal = port.is_some_and(|port| port.internal_policy == Policy::Local);
-            let external = port
-                .is_some_and(|port| port.external_policy == Policy::Local && port.is_external());
+            let internal = port.is_some_and(|port| port.internal_policy == TrafficPolicy::Local);
+            let external = port.is_some_and(|port| {
+                port.external_policy == TrafficPolicy::Local && port.is_external()
+            });
             put(&mut self.without_local, key, internal);
             put(&mut self.without_local_external, key, external);
         }

@@ -21,7 +21,7 @@ const ROUTER: &str = "198.51.100.1";
 
 /// Measure whether BFD sees broken paths while all CPUs are busy, beside FRR's bfdd
 #[derive(Debug, Args)]
-pub struct Options {
+pub struct BfdLoadOptions {
     /// Length of the measurement, in seconds
     #[arg(long, value_name = "NUMBER", default_value_t = 120)]
     seconds: u64,
@@ -47,8 +47,8 @@ fn is_up(router: &Frr, peer: &str) -> bool {
     peers.as_array().into_iter().flatten().any(|it| it["peer"] == peer && it["status"] == "up")
 }
 
-pub fn run(options: &Options) -> Result<()> {
-    let Options { seconds, interval, threads } = *options;
+pub fn run(options: &BfdLoadOptions) -> Result<()> {
+    let BfdLoadOptions { seconds, interval, threads } = *options;
     let processors = thread::available_parallelism()?.get();
     let threads = threads.unwrap_or(4 * processors);
 

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::thread;
 use std::time::Duration;
 
-use ::tests::worlds::rack::{Backend, CrowdedRack, Kind, Sizes};
+use ::tests::worlds::rack::{CrowdedRack, RackBackend, RouterKind, Sizes};
 use anyhow::{Result, ensure};
 use clap::{Args, ValueEnum};
 
@@ -16,7 +16,7 @@ const VICTIMS: [usize; 2] = [3, 1];
 
 /// Measure which connections are lost behind a router that spreads packets over four nodes, while these change
 #[derive(Debug, Args)]
-pub struct Options {
+pub struct EcmpOptions {
     /// Routers in front of the nodes
     #[arg(long, value_name = "ROUTER", value_delimiter = ',', default_value = "frr,bird")]
     routers: Vec<Router>,
@@ -56,14 +56,14 @@ enum Router {
     Bird,
 }
 
-struct Bench {
+struct EcmpBench {
     world: CrowdedRack,
     /// Connections that were lost although their backend lives.
     lost: usize,
     shown: usize,
 }
 
-impl Bench {
+impl EcmpBench {
     /// Prints what something did to clients.
     fn run(&mut self, what: &str, act: impl FnOnce(&mut CrowdedRack) -> Result<()>) -> Result<()> {
         self.world.crowd.take();
@@ -89,7 +89,7 @@ impl Bench {
         for loss in seen.lost.iter().take(self.shown) {
             println!("  {loss:?}");
             if let SocketAddr::V4(client) = loss.client {
-                let is_alive = |owner: &Backend| self.world.rack.backends().contains(owner);
+                let is_alive = |owner: &RackBackend| self.world.rack.backends().contains(owner);
                 for owner in self.world.rack.slot_owners(client)? {
                     println!(
                         "    {} on {}, alive: {}",
@@ -105,11 +105,11 @@ impl Bench {
 }
 
 /// Prints what happens to connections behind a router; returns how many were lost although their backend lives.
-fn table(options: &Options, kind: Kind, history: u32) -> Result<usize> {
-    let Options { backends, connections, attempts, replaced, .. } = *options;
+fn table(options: &EcmpOptions, kind: RouterKind, history: u32) -> Result<usize> {
+    let EcmpOptions { backends, connections, attempts, replaced, .. } = *options;
     let sizes = Sizes { nodes: NODES, backends };
     let world = CrowdedRack::start(kind, sizes, (connections, SECOND * 4), history)?;
-    let mut bench = Bench { world, lost: 0, shown: options.shown };
+    let mut bench = EcmpBench { world, lost: 0, shown: options.shown };
     bench.world.crowd.attempt_every(SECOND / attempts);
     println!(
         "\n{kind:?}, slot history {history} s; {NODES} nodes, {} backends, {connections} connections",
@@ -139,12 +139,12 @@ fn table(options: &Options, kind: Kind, history: u32) -> Result<usize> {
     Ok(bench.lost)
 }
 
-pub fn run(options: &Options) -> Result<()> {
+pub fn run(options: &EcmpOptions) -> Result<()> {
     let mut lost = Vec::new();
     for router in &options.routers {
         let kind = match router {
-            Router::Frr => Kind::Frr,
-            Router::Bird => Kind::Bird,
+            Router::Frr => RouterKind::Frr,
+            Router::Bird => RouterKind::Bird,
         };
         for &history in &options.history {
             lost.push((kind, history, table(options, kind, history)?));

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
-use ::tests::worlds::announcers::{Announcers, Connection, IMPATIENT, Stream};
+use ::tests::worlds::announcers::{Announcers, ConnectionStream, IMPATIENT, OpenConnection};
 use ::tests::worlds::topology::Process;
 use anyhow::{Context, Result, ensure};
 use clap::Args;
@@ -22,7 +22,7 @@ const SECOND: Duration = Duration::from_secs(1);
 
 /// Measure how long addresses are unavailable when nodes and agents fail, and which connections are lost
 #[derive(Debug, Args)]
-pub struct Options {
+pub struct FailoverOptions {
     /// Number of Services, and so of addresses
     #[arg(long, value_name = "NUMBER", default_value_t = 500)]
     services: usize,
@@ -55,7 +55,7 @@ impl Row {
         Self { what, gaps: Vec::new(), failed: 0, succeeded: 0, lost: 0 }
     }
 
-    fn add(&mut self, streams: Vec<Stream>) -> Result<()> {
+    fn add(&mut self, streams: Vec<ConnectionStream>) -> Result<()> {
         for stream in streams {
             let outcome = stream.end()?;
             self.gaps.push(outcome.longest_gap);
@@ -84,12 +84,12 @@ impl Row {
     }
 }
 
-struct Bench {
+struct FailoverBench {
     world: Announcers,
-    connections: Vec<Connection>,
+    connections: Vec<OpenConnection>,
 }
 
-impl Bench {
+impl FailoverBench {
     fn settle(&self) -> Result<Vec<usize>> {
         let most = (self.world.addresses().len() * 5).div_ceil(NODES * 4);
         self.world.wait_for_holders("each node has its share", |holders| {
@@ -101,7 +101,7 @@ impl Bench {
     }
 
     /// Streams of connections to addresses of a node.
-    fn streams(&self, holders: &[usize], node: usize) -> Vec<Stream> {
+    fn streams(&self, holders: &[usize], node: usize) -> Vec<ConnectionStream> {
         let held = self.world.addresses().iter().zip(holders).filter(|(_, held)| **held == node);
         held.take(STREAMS).map(|(address, _)| self.world.stream(address, IMPATIENT)).collect()
     }
@@ -154,10 +154,11 @@ fn wait_until_ready(world: &mut Announcers, node: usize) -> Result<()> {
     agent.wait_for_output("ready service_ports=")
 }
 
-pub fn run(options: &Options) -> Result<()> {
-    let Options { services, rounds, connections: count, keepalived: ref program } = *options;
+pub fn run(options: &FailoverOptions) -> Result<()> {
+    let FailoverOptions { services, rounds, connections: count, keepalived: ref program } =
+        *options;
     let world = Announcers::start_with(NODES, VICTIMS, services)?;
-    let mut bench = Bench { world, connections: Vec::new() };
+    let mut bench = FailoverBench { world, connections: Vec::new() };
     bench.settle()?;
     let addresses = bench.world.addresses().to_vec();
     for index in 0..count {
@@ -251,7 +252,7 @@ fn replace_all(world: &mut Announcers, _: usize) -> Result<()> {
 }
 
 /// The API server is away, alone and while a node loses its power.
-fn without_api_server(bench: &mut Bench, rounds: usize) -> Result<()> {
+fn without_api_server(bench: &mut FailoverBench, rounds: usize) -> Result<()> {
     bench.world.join_cluster()?;
     replace_all(&mut bench.world, 0)?;
     let stop = |world: &mut Announcers, _: usize| {
@@ -278,7 +279,7 @@ fn without_api_server(bench: &mut Bench, rounds: usize) -> Result<()> {
 }
 
 /// One node has all addresses when it loses its power.
-fn all_at_once(bench: &mut Bench, rounds: usize) -> Result<()> {
+fn all_at_once(bench: &mut FailoverBench, rounds: usize) -> Result<()> {
     let mut row = Row::new("the only holder of all addresses loses power");
     let excluded = json!({"node.kubernetes.io/exclude-from-external-load-balancers": ""});
     for round in 0..rounds {

@@ -1,7 +1,7 @@
 //! The benchmarks' BPF object, which generates packets from templates.
 
 use aya::Pod;
-use lb_common::bench::{End, HEADERS, Template};
+use lb_common::bench::{BenchEnd, HEADERS, Template};
 
 use ::tests::packets::Packet;
 
@@ -16,7 +16,7 @@ pub struct Plain<T>(pub T);
 // SAFETY: `repr(C)` integers without padding, asserted beside `Template`.
 unsafe impl Pod for Plain<Template> {}
 // SAFETY: two integers.
-unsafe impl Pod for Plain<End> {}
+unsafe impl Pod for Plain<BenchEnd> {}
 
 /// The position of the client in a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

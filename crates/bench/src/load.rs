@@ -65,7 +65,7 @@ impl Done {
 
 /// The side that closes a connection first, and then is in TIME_WAIT for a minute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ends {
+pub enum ClosingSide {
     /// A client can open more connections per minute than there are ports. But with SNAT of any
     /// kind, a port that is reused within a minute hits the server's TIME_WAIT: half of these SYNs
     /// are sent twice. See docs/performance.md.
@@ -81,7 +81,7 @@ pub fn connections(
     servers: &[SocketAddr],
     threads: usize,
     time: Duration,
-    ends: Ends,
+    ends: ClosingSide,
     is_answer: fn(&[u8]) -> bool,
 ) -> Result<Done> {
     let started = Instant::now();
@@ -92,8 +92,8 @@ pub fn connections(
                 break;
             }
             done.add(|| match ends {
-                Ends::Server => request(server, is_answer),
-                Ends::Client => ask(&mut connect(server)?, is_answer),
+                ClosingSide::Server => request(server, is_answer),
+                ClosingSide::Client => ask(&mut connect(server)?, is_answer),
             });
         }
         Ok(done)

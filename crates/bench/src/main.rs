@@ -31,18 +31,18 @@ struct Bench {
     benchmark: Option<Benchmark>,
 
     #[command(flatten)]
-    packets: packets::Options,
+    packets: packets::PacketBenchOptions,
 }
 
 #[derive(Debug, Subcommand)]
 enum Benchmark {
-    Control(control::Options),
-    Compare(compare::Options),
-    Ingress(ingress::Options),
-    Startup(startup::Options),
-    Failover(failover::Options),
-    BfdLoad(bfd_load::Options),
-    Ecmp(ecmp::Options),
+    Control(control::ControlPlaneOptions),
+    Compare(compare::ComparisonOptions),
+    Ingress(ingress::IngressBenchOptions),
+    Startup(startup::StartupOptions),
+    Failover(failover::FailoverOptions),
+    BfdLoad(bfd_load::BfdLoadOptions),
+    Ecmp(ecmp::EcmpOptions),
     /// Time system calls on sockets, as the benchmark of packets asks by standard input
     #[command(name = packets::SOCKET_TIMER, hide = true)]
     SocketTimer(SocketTimer),

@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::figures::Sample;
-use ::tests::programs::agent::{Agent, Source};
+use ::tests::programs::agent::{Agent, AgentSource};
 use ::tests::programs::api_server::ApiServer;
 use ::tests::worlds::one_node::{DEVICE, OneNode};
 use anyhow::{Context, Result, ensure};
@@ -25,7 +25,7 @@ use serde_json::{Value, json};
 
 /// Measure the start of an agent among many Services: time until it is ready, CPU time and memory
 #[derive(Debug, Args)]
-pub struct Options {
+pub struct StartupOptions {
     /// Number of Services
     #[arg(long, value_name = "NUMBER", default_value_t = 10_000)]
     services: usize,
@@ -124,7 +124,7 @@ enum Before {
     Objects,
 }
 
-struct Benchmark<'a> {
+struct StartupBench<'a> {
     network: &'a OneNode,
     server: &'a ApiServer,
     /// Of the server, or of a slower way to it.
@@ -135,7 +135,7 @@ struct Benchmark<'a> {
     changes: usize,
 }
 
-impl Benchmark<'_> {
+impl StartupBench<'_> {
     fn start(&mut self, before: Before) -> Result<(Start, Agent)> {
         if before != Before::Objects {
             let _ = fs::remove_dir_all(&self.state);
@@ -152,7 +152,7 @@ impl Benchmark<'_> {
         )?;
         let began = Instant::now();
         let (node, pins) = (&self.network.node, self.network.pin_path());
-        let source = Source::Cluster(&self.kubeconfig);
+        let source = AgentSource::Cluster(&self.kubeconfig);
         let flags: Vec<&str> = self.flags.iter().map(String::as_str).collect();
         let mut agent = Agent::launch(node, &pins, source, DEVICE, &flags)?;
         let (pid, ends) = (agent.pid(), AtomicBool::new(false));
@@ -190,8 +190,8 @@ fn wait_for_frontend(path: &Path, address: Ipv4Addr) -> Result<()> {
     Ok(())
 }
 
-pub fn run(options: &Options) -> Result<()> {
-    let Options { services, endpoints, rounds, server_mib } = *options;
+pub fn run(options: &StartupOptions) -> Result<()> {
+    let StartupOptions { services, endpoints, rounds, server_mib } = *options;
     let network = OneNode::with_pods(0)?;
     let data = network.kubeconfig().parent().context("it is in a directory")?.to_owned();
     let server = ApiServer::start(&network.node, data, "127.0.0.1:0".parse()?)?;
@@ -222,7 +222,7 @@ pub fn run(options: &Options) -> Result<()> {
         directory,
     ];
     let flags = flags.map(str::to_owned).to_vec();
-    let mut benchmark = Benchmark {
+    let mut benchmark = StartupBench {
         network: &network,
         server: &server,
         kubeconfig,

@@ -44,7 +44,7 @@ enum Task {
     /// modules at the first start.
     Cluster(ClusterOptions),
     /// Run a conformance suite against a new cluster
-    Conformance(conformance::Options),
+    Conformance(conformance::ConformanceOptions),
     #[command(hide = true)]
     Node { file: PathBuf },
     #[command(hide = true)]

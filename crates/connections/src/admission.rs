@@ -14,7 +14,7 @@ use lb_limits::ClientNetwork;
 
 /// Limits on the number of connections and on their duration.
 #[derive(Clone, Copy, Debug)]
-pub struct Limits {
+pub struct AdmissionLimits {
     /// Connections of local peers, counted separately.
     pub local: usize,
     /// Connections of all other peers together.
@@ -29,7 +29,7 @@ pub struct Limits {
     pub keep_alive: Duration,
 }
 
-impl Limits {
+impl AdmissionLimits {
     pub const fn new(local: usize, remote: usize, per_peer: usize) -> Self {
         Self {
             local,
@@ -44,7 +44,7 @@ impl Limits {
 
 /// What connections are counted by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Peer {
+pub enum PeerKey {
     /// A process of this node.
     Local,
     Remote(ClientNetwork),
@@ -70,49 +70,49 @@ enum Phase {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Connection {
-    peer: Peer,
+struct AdmittedConnection {
+    peer: PeerKey,
     phase: Phase,
     /// When the phase began.
     since: Instant,
 }
 
-impl Connection {
+impl AdmittedConnection {
     fn is_idle(&self) -> bool {
         self.phase != Phase::Answering
     }
 
     fn is_local(&self) -> bool {
-        self.peer == Peer::Local
+        self.peer == PeerKey::Local
     }
 }
 
 /// All connections of a server, or of servers that share one limit.
 #[derive(Debug)]
 pub struct Admission {
-    limits: Limits,
+    limits: AdmissionLimits,
     next: Id,
-    connections: BTreeMap<Id, Connection>,
+    connections: BTreeMap<Id, AdmittedConnection>,
 }
 
 impl Admission {
-    pub fn new(limits: Limits) -> Self {
+    pub fn new(limits: AdmissionLimits) -> Self {
         Self { limits, next: 0, connections: BTreeMap::new() }
     }
 
     /// Admits a new connection, and closes another one if the limit is reached. `None`: refused.
-    pub fn admit(&mut self, peer: Peer, now: Instant) -> Option<Admitted> {
-        let Limits { local, remote, per_peer, .. } = self.limits;
+    pub fn admit(&mut self, peer: PeerKey, now: Instant) -> Option<Admitted> {
+        let AdmissionLimits { local, remote, per_peer, .. } = self.limits;
         let evicted = match peer {
-            Peer::Local => self.make_room(local, Connection::is_local)?,
-            Peer::Remote(_) => match self.make_room(per_peer, |other| other.peer == peer)? {
+            PeerKey::Local => self.make_room(local, AdmittedConnection::is_local)?,
+            PeerKey::Remote(_) => match self.make_room(per_peer, |other| other.peer == peer)? {
                 None => self.make_room(remote, |other| !other.is_local())?,
                 evicted => evicted,
             },
         };
         let id = self.next;
         self.next += 1;
-        self.connections.insert(id, Connection { peer, phase: Phase::New, since: now });
+        self.connections.insert(id, AdmittedConnection { peer, phase: Phase::New, since: now });
         Some(Admitted { id, evicted })
     }
 
@@ -120,7 +120,7 @@ impl Admission {
     pub(crate) fn shed(&mut self) -> Option<Id> {
         let id = self
             .oldest_idle(|connection| !connection.is_local())
-            .or_else(|| self.oldest_idle(Connection::is_local))?;
+            .or_else(|| self.oldest_idle(AdmittedConnection::is_local))?;
         self.connections.remove(&id);
         Some(id)
     }
@@ -153,7 +153,7 @@ impl Admission {
     fn make_room(
         &mut self,
         limit: usize,
-        competes: impl Fn(&Connection) -> bool,
+        competes: impl Fn(&AdmittedConnection) -> bool,
     ) -> Option<Option<Id>> {
         if self.connections.values().filter(|other| competes(other)).count() < limit {
             return Some(None);
@@ -164,13 +164,14 @@ impl Admission {
     }
 
     /// Of the peer with the most idle connections that compete, the one that has been idle for longest.
-    fn oldest_idle(&self, competes: impl Fn(&Connection) -> bool) -> Option<Id> {
+    fn oldest_idle(&self, competes: impl Fn(&AdmittedConnection) -> bool) -> Option<Id> {
         let idle = || self.connections.iter().filter(|(_, c)| c.is_idle() && competes(c));
-        let mut by_peer: HashMap<Peer, usize> = HashMap::new();
+        let mut by_peer: HashMap<PeerKey, usize> = HashMap::new();
         for (_, connection) in idle() {
             *by_peer.entry(connection.peer).or_default() += 1;
         }
-        let oldest = |(id, c): &(&Id, &Connection)| (Reverse(by_peer[&c.peer]), c.since, **id);
+        let oldest =
+            |(id, c): &(&Id, &AdmittedConnection)| (Reverse(by_peer[&c.peer]), c.since, **id);
         idle().min_by_key(oldest).map(|(&id, _)| id)
     }
 
@@ -188,11 +189,11 @@ mod tests {
     use super::*;
 
     fn admission() -> Admission {
-        Admission::new(Limits::new(2, 4, 2))
+        Admission::new(AdmissionLimits::new(2, 4, 2))
     }
 
-    fn remote(last: u8) -> Peer {
-        Peer::Remote(IpAddr::from([192, 0, 2, last]).into())
+    fn remote(last: u8) -> PeerKey {
+        PeerKey::Remote(IpAddr::from([192, 0, 2, last]).into())
     }
 
     /// A moment, in seconds.
@@ -208,7 +209,7 @@ mod tests {
         Clock(Instant::now())
     }
 
-    fn admit(admission: &mut Admission, peer: Peer, at: Instant) -> (Id, Option<Id>) {
+    fn admit(admission: &mut Admission, peer: PeerKey, at: Instant) -> (Id, Option<Id>) {
         let admitted = admission.admit(peer, at).unwrap();
         (admitted.id, admitted.evicted)
     }
@@ -220,7 +221,7 @@ mod tests {
             admit(&mut admission, remote(peer), clock.at(0));
         }
         for _ in 0..2 {
-            assert_eq!(admit(&mut admission, Peer::Local, clock.at(1)).1, None);
+            assert_eq!(admit(&mut admission, PeerKey::Local, clock.at(1)).1, None);
         }
         assert_eq!(admission.connections.len(), 2 + 4);
     }
@@ -233,7 +234,7 @@ mod tests {
             admission.begin_response(id, clock.at(0));
         }
         assert!(admission.admit(remote(9), clock.at(1)).is_none());
-        assert!(admission.admit(Peer::Local, clock.at(1)).is_some());
+        assert!(admission.admit(PeerKey::Local, clock.at(1)).is_some());
     }
 
     #[test]
@@ -252,7 +253,7 @@ mod tests {
 
     #[test]
     fn the_peer_with_the_most_connections_makes_room_for_others() {
-        let (mut admission, clock) = (Admission::new(Limits::new(2, 4, 3)), clock());
+        let (mut admission, clock) = (Admission::new(AdmissionLimits::new(2, 4, 3)), clock());
         admit(&mut admission, remote(1), clock.at(0));
         let (first, _) = admit(&mut admission, remote(2), clock.at(1));
         admit(&mut admission, remote(2), clock.at(2));
@@ -278,9 +279,9 @@ mod tests {
     fn local_peers_compete_with_local_ones() {
         let (mut admission, clock) = (admission(), clock());
         admit(&mut admission, remote(1), clock.at(0));
-        let (first, _) = admit(&mut admission, Peer::Local, clock.at(1));
-        admit(&mut admission, Peer::Local, clock.at(2));
-        assert_eq!(admit(&mut admission, Peer::Local, clock.at(3)).1, Some(first));
+        let (first, _) = admit(&mut admission, PeerKey::Local, clock.at(1));
+        admit(&mut admission, PeerKey::Local, clock.at(2));
+        assert_eq!(admit(&mut admission, PeerKey::Local, clock.at(3)).1, Some(first));
     }
 
     #[test]
@@ -295,7 +296,7 @@ mod tests {
     #[test]
     fn without_descriptors_idle_connections_are_closed_and_local_ones_last() {
         let (mut admission, clock) = (admission(), clock());
-        let (local, _) = admit(&mut admission, Peer::Local, clock.at(0));
+        let (local, _) = admit(&mut admission, PeerKey::Local, clock.at(0));
         let (responding, _) = admit(&mut admission, remote(1), clock.at(0));
         let (idle, _) = admit(&mut admission, remote(2), clock.at(1));
         admission.begin_response(responding, clock.at(1));

@@ -12,6 +12,6 @@ mod any_certificate;
 mod room;
 
 pub use accept::accept_connections;
-pub use admission::{Limits, Peer};
+pub use admission::{AdmissionLimits, PeerKey};
 pub use any_certificate::AnyCertificate;
-pub use room::{IsLocal, Listen, Permit, Response, Room, Tcp, accept_all, is_local};
+pub use room::{IsLocal, Listen, PendingResponse, Permit, Room, Tcp, accept_all, is_local};

@@ -15,14 +15,14 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::sleep_until;
 
 use crate::accept::accept_connections;
-use crate::admission::{Admission, Admitted, Id, Limits, Peer};
+use crate::admission::{Admission, AdmissionLimits, Admitted, Id, PeerKey};
 
 /// A socket that accepts connections.
 pub trait Listen: Send + Sync {
     type Stream: Send + 'static;
 
     /// `None`: the peer must not use this server.
-    fn accept(&self) -> impl Future<Output = io::Result<(Self::Stream, Option<Peer>)>> + Send;
+    fn accept(&self) -> impl Future<Output = io::Result<(Self::Stream, Option<PeerKey>)>> + Send;
 }
 
 /// Whether a peer is a process of this node, by its address and the one that it connected to.
@@ -42,12 +42,12 @@ pub struct Tcp {
 impl Listen for Tcp {
     type Stream = TcpStream;
 
-    async fn accept(&self) -> io::Result<(TcpStream, Option<Peer>)> {
+    async fn accept(&self) -> io::Result<(TcpStream, Option<PeerKey>)> {
         let (stream, peer) = self.listener.accept().await?;
         let peer = peer.ip().to_canonical();
         let own = stream.local_addr().map(|own| own.ip().to_canonical());
         let is_local = own.is_ok_and(|own| (self.is_local)(peer, own));
-        Ok((stream, Some(if is_local { Peer::Local } else { Peer::Remote(peer.into()) })))
+        Ok((stream, Some(if is_local { PeerKey::Local } else { PeerKey::Remote(peer.into()) })))
     }
 }
 
@@ -55,29 +55,29 @@ impl Listen for Tcp {
 impl Listen for UnixListener {
     type Stream = UnixStream;
 
-    async fn accept(&self) -> io::Result<(UnixStream, Option<Peer>)> {
+    async fn accept(&self) -> io::Result<(UnixStream, Option<PeerKey>)> {
         let (stream, _) = UnixListener::accept(self).await?;
         let own = nix::unistd::geteuid().as_raw();
         let may_ask = stream.peer_cred().is_ok_and(|peer| [0, own].contains(&peer.uid()));
-        Ok((stream, may_ask.then_some(Peer::Local)))
+        Ok((stream, may_ask.then_some(PeerKey::Local)))
     }
 }
 
 /// The connections of one server, or of servers that share their limits.
-pub struct Room(Mutex<State>);
+pub struct Room(Mutex<RoomState>);
 
-struct State {
+struct RoomState {
     admission: Admission,
     tasks: BTreeMap<Id, AbortHandle>,
 }
 
 impl Room {
-    pub fn new(limits: Limits) -> Arc<Self> {
+    pub fn new(limits: AdmissionLimits) -> Arc<Self> {
         let admission = Admission::new(limits);
-        Arc::new(Self(Mutex::new(State { admission, tasks: BTreeMap::new() })))
+        Arc::new(Self(Mutex::new(RoomState { admission, tasks: BTreeMap::new() })))
     }
 
-    fn admit(self: &Arc<Self>, peer: Peer) -> Option<Permit> {
+    fn admit(self: &Arc<Self>, peer: PeerKey) -> Option<Permit> {
         let mut state = self.state();
         let Admitted { id, evicted } = state.admission.admit(peer, Instant::now())?;
         state.abort(evicted);
@@ -103,13 +103,13 @@ impl Room {
         id.is_some()
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, RoomState> {
         // No code that holds it can panic in the middle of a change.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
+impl RoomState {
     fn remove(&mut self, id: Id) {
         self.admission.close(id);
         self.tasks.remove(&id);
@@ -133,10 +133,10 @@ pub struct Permit {
 
 impl Permit {
     /// Protects the connection from being closed for another one until the guard is dropped.
-    pub fn begin_response(self: &Arc<Self>) -> Response {
+    pub fn begin_response(self: &Arc<Self>) -> PendingResponse {
         self.room.state().admission.begin_response(self.id, Instant::now());
         self.phase.notify_one();
-        Response(Arc::clone(self))
+        PendingResponse(Arc::clone(self))
     }
 
     /// Frees the slot: from now on other limits than the room's apply to the connection.
@@ -169,9 +169,9 @@ impl Drop for Permit {
 }
 
 /// A response that is being computed.
-pub struct Response(Arc<Permit>);
+pub struct PendingResponse(Arc<Permit>);
 
-impl Drop for Response {
+impl Drop for PendingResponse {
     fn drop(&mut self) {
         self.0.room.state().admission.end_response(self.0.id, Instant::now());
         self.0.phase.notify_one();
@@ -187,7 +187,7 @@ pub async fn accept_all<L: Listen, F>(
     F: Future<Output = ()> + Send + 'static,
 {
     let mut connections = JoinSet::new();
-    let begin = |(stream, peer): (L::Stream, Option<Peer>)| {
+    let begin = |(stream, peer): (L::Stream, Option<PeerKey>)| {
         while connections.try_join_next().is_some() {}
         let Some(permit) = peer.and_then(|peer| room.admit(peer)).map(Arc::new) else { return };
         let connection = serve(stream, Arc::clone(&permit));

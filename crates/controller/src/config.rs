@@ -1,13 +1,13 @@
 //! What the controller is configured with.
 
-use lb_rules::ipam::{Range, Settings};
+use lb_rules::ipam::{IpamSettings, Range};
 use lb_rules::model::ServiceName;
 use lb_source::cluster::Access;
 
 #[derive(Clone, Debug)]
 pub struct ControllerOptions {
     pub access: Access,
-    pub settings: Settings,
+    pub settings: IpamSettings,
     /// Ranges of the setting.
     pub ranges: Vec<Range>,
     pub metallb_namespace: String,

@@ -11,7 +11,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{LoadBalancerIngress, LoadBalancerStatus, Service, ServiceStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use lb_process::state_file::StateFile;
-use lb_rules::ipam::{AssignmentOutcome, Ipam, Pools, Range, Reason, Settings};
+use lb_rules::ipam::{AssignmentOutcome, AssignmentReason, Ipam, IpamSettings, Pools, Range};
 use lb_rules::kinds::service::{CONDITION, NODE_PORTS_CONDITION};
 use lb_rules::model::{Kind, Object, ObjectRef, Problem, ServiceName};
 use lb_source::{Event, Extent, Source};
@@ -46,13 +46,13 @@ struct AssigningState {
 impl<S: Source> AssigningSource<S> {
     pub fn new(
         source: S,
-        settings: Settings,
+        settings: IpamSettings,
         ranges: &[Range],
         directory: &Path,
         metrics: AssignmentMetrics,
     ) -> Self {
         // Only this process assigns addresses to these Services.
-        let settings = Settings { is_alone: true, ..settings };
+        let settings = IpamSettings { is_alone: true, ..settings };
         let assignment = AssigningState {
             ipam: Ipam::new(settings, Pools::new(ranges)),
             services: BTreeMap::new(),
@@ -182,7 +182,7 @@ fn report_outcome(
     ipam: &Ipam,
 ) -> Option<Event> {
     // Without pools no Service expects an address.
-    if outcome.reason == Reason::Assigned || ipam.pools().is_empty() {
+    if outcome.reason == AssignmentReason::Assigned || ipam.pools().is_empty() {
         reported.remove(name);
         return None;
     }
@@ -219,7 +219,8 @@ fn set_status(
     let ingress = Some(points);
     let condition = outcome.map(|outcome| Condition {
         type_: CONDITION.to_owned(),
-        status: if outcome.reason == Reason::Assigned { "True" } else { "False" }.to_owned(),
+        status: if outcome.reason == AssignmentReason::Assigned { "True" } else { "False" }
+            .to_owned(),
         reason: outcome.reason.name().to_owned(),
         message: String::new(),
         last_transition_time: Time(Timestamp::UNIX_EPOCH),

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use lb_process::readiness::MetricsSource;
 use lb_process::{ClientRequests, process_registry};
-use lb_rules::ipam::{Ipam, Reason};
+use lb_rules::ipam::{AssignmentReason, Ipam};
 use lb_rules::model::AddressFamily;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, text};
@@ -23,7 +23,7 @@ struct MeasuredState {
     is_leader: bool,
     pools: Vec<PoolUsage>,
     /// Services by reason; empty while another process assigns.
-    services: Vec<(Reason, usize)>,
+    services: Vec<(AssignmentReason, usize)>,
     outside: usize,
     writes: u64,
     failed_writes: u64,
@@ -61,7 +61,7 @@ impl AssignmentMetrics {
                 state.unread_kinds.clear();
                 return;
             };
-            state.services.extend(Reason::ALL.map(|reason| (reason, ipam.count(reason))));
+            state.services.extend(AssignmentReason::ALL.map(|reason| (reason, ipam.count(reason))));
             state.pools.extend(ipam.usage().map(|usage| PoolUsage {
                 pool: usage.pool.label(),
                 family: usage.family,
@@ -177,7 +177,7 @@ impl MetricsSource for ControllerRegistry {
 mod tests {
     use std::collections::BTreeSet;
 
-    use lb_rules::ipam::{Pools, Range, Settings};
+    use lb_rules::ipam::{IpamSettings, Pools, Range};
 
     use super::*;
 
@@ -193,7 +193,7 @@ mod tests {
             .collect();
         let exposition = ControllerRegistry::new();
         let range = Range::parse("192.0.2.0/30").unwrap();
-        let ipam = Ipam::new(Settings::default(), Pools::new(&[range]));
+        let ipam = Ipam::new(IpamSettings::default(), Pools::new(&[range]));
         exposition.metrics.set(Some(&ipam));
         let text = exposition.encode();
         let samples = text.lines().filter(|line| line.starts_with("millrace_address_"));

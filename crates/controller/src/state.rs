@@ -11,7 +11,8 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Service;
 use lb_process::notices::{Notice, NoticeObject, NoticeReason, Notices};
 use lb_rules::ipam::{
-    AssignmentOutcome, EndpointNodes, Ipam, PoolName, Pools, Range, Reason as Became, Settings,
+    AssignmentOutcome, AssignmentReason as Became, EndpointNodes, Ipam, IpamSettings, PoolName,
+    Pools, Range,
 };
 use lb_rules::kinds::AddressPoolStatus;
 use lb_rules::model::{AddressFamily, Kind, Object, ObjectRef, Problem, ServiceName};
@@ -31,7 +32,7 @@ thread_local! {
 }
 
 pub(crate) struct AssignmentState {
-    settings: Settings,
+    settings: IpamSettings,
     ranges: Vec<Range>,
     notices: Arc<dyn Notices>,
     metrics: AssignmentMetrics,
@@ -60,7 +61,7 @@ pub(crate) struct AssignmentState {
 
 impl AssignmentState {
     pub fn new(
-        settings: Settings,
+        settings: IpamSettings,
         ranges: Vec<Range>,
         notices: Arc<dyn Notices>,
         metrics: AssignmentMetrics,

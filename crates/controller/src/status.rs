@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{LoadBalancerIngress, PortStatus, Service};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
-use lb_rules::ipam::{AssignmentOutcome, PortOutcome, Reason};
+use lb_rules::ipam::{AssignmentOutcome, AssignmentReason, PortOutcome};
 use lb_rules::kinds::service::{CONDITION, NODE_PORTS_CONDITION};
 use lb_rules::model::PortGrant;
 use serde_json::{Value, json};
@@ -61,7 +61,7 @@ fn port_status(port: &PortOutcome) -> PortStatus {
 
 /// The status of the condition.
 fn condition_status(outcome: &AssignmentOutcome) -> &'static str {
-    if outcome.reason == Reason::Assigned { "True" } else { "False" }
+    if outcome.reason == AssignmentReason::Assigned { "True" } else { "False" }
 }
 
 fn has_condition(condition: Option<&Condition>, outcome: &AssignmentOutcome) -> bool {
@@ -156,7 +156,7 @@ mod tests {
         serde_json::from_value(json!({"metadata": metadata, "status": status})).unwrap()
     }
 
-    fn outcome(addresses: &[&str], reason: Reason) -> AssignmentOutcome {
+    fn outcome(addresses: &[&str], reason: AssignmentReason) -> AssignmentOutcome {
         let addresses = addresses.iter().map(|address| address.parse().unwrap()).collect();
         let message = "why".to_owned();
         AssignmentOutcome { addresses, ports: Vec::new(), grant: None, reason, message, outside: 0 }
@@ -175,7 +175,7 @@ mod tests {
     #[test]
     fn only_what_differs_is_written() {
         let now = Timestamp::from_second(1_800_000_000).unwrap();
-        let assigned = outcome(&["192.0.2.1"], Reason::Assigned);
+        let assigned = outcome(&["192.0.2.1"], AssignmentReason::Assigned);
         let patch_of = |service: &Service, outcome| build_status_patch(service, outcome, now);
         let new = patch_of(&service(json!({})), &assigned).unwrap();
         assert_eq!(new["metadata"], json!({"uid": "1", "resourceVersion": "7"}));
@@ -197,7 +197,7 @@ mod tests {
             assert!(patch_of(&written("True", "Assigned", points), &assigned).is_some());
         }
         // The time of the transition stays while the status of the condition does.
-        let exhausted = outcome(&[], Reason::PoolExhausted);
+        let exhausted = outcome(&[], AssignmentReason::PoolExhausted);
         let still = patch_of(&written("False", "NoPool", json!([])), &exhausted).unwrap();
         assert_eq!(still["status"]["conditions"][0]["lastTransitionTime"], "2026-01-01T00:00:00Z");
         assert_eq!(still["status"]["loadBalancer"]["ingress"], json!([]));
@@ -208,8 +208,8 @@ mod tests {
     fn an_address_of_a_node_names_its_ports() {
         let now = Timestamp::from_second(1_800_000_000).unwrap();
         let port = |port, refused| PortOutcome { protocol: Protocol::Tcp, port, refused };
-        let mut lent = outcome(&["192.0.2.7"], Reason::PortNotAllowed);
-        lent.ports = vec![port(443, None), port(22, Some(Reason::PortNotAllowed))];
+        let mut lent = outcome(&["192.0.2.7"], AssignmentReason::PortNotAllowed);
+        lent.ports = vec![port(443, None), port(22, Some(AssignmentReason::PortNotAllowed))];
         let ports = BTreeSet::from([(Protocol::Tcp, 443)]);
         lent.grant = Some(PortGrant { pool: "edge".to_owned(), ports });
         let patch = build_status_patch(&service(json!({})), &lent, now).unwrap();
@@ -225,13 +225,14 @@ mod tests {
         assert_eq!(added["message"], "edge TCP/443");
         status.conditions.as_mut().unwrap().push(serde_json::from_value(added).unwrap());
         assert_eq!(build_status_patch(&written, &lent, now), None);
-        let removal = build_status_patch(&written, &outcome(&[], Reason::NoPool), now).unwrap();
+        let removal =
+            build_status_patch(&written, &outcome(&[], AssignmentReason::NoPool), now).unwrap();
         assert_eq!(removal["status"]["conditions"][1]["$patch"], "delete");
         assert_eq!(
             build_release_patch(&written).unwrap()["status"]["conditions"][1]["$patch"],
             "delete"
         );
-        lent.ports[0].refused = Some(Reason::SharingConflict);
+        lent.ports[0].refused = Some(AssignmentReason::SharingConflict);
         assert!(build_status_patch(&written, &lent, now).is_some(), "another Service has it now");
     }
 

@@ -27,9 +27,8 @@ pub fn replace_private<E: From<Error>>(
     })
 }
 
-/// Replaces a file as [`replace_private`] does, but only a crash of the program leaves it whole. If the machine
-/// crashes, the path may have anything: for large files of
-/// which the content serves until the machine restarts.
+/// Replaces a file as [`replace_private`] does, but waits for no disk: it stays whole if the program crashes. If the machine
+/// does, the path may have anything. For large files of which the content serves until the machine restarts.
 pub fn replace_private_until_reboot<E: From<Error>>(
     path: &Path,
     write: impl FnOnce(&mut File) -> std::result::Result<(), E>,

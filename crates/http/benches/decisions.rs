@@ -11,12 +11,13 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use http::{HeaderMap, HeaderValue, StatusCode, header};
 use lb_http::auth::{Check, Users, Verified};
-use lb_http::balance::{Balancer, Pick, Settings};
+use lb_http::balance::{Balancer, BalancerSettings, Pick};
 use lb_http::policy::RateLimits;
 use lb_http::rate::{DEFAULT_CAPACITY, Limiter};
 use lb_http::table::MOST_EXPRESSIONS;
 use lb_http::{
-    Action, Endpoint, HostPattern, Owner, PathPattern, PathRegex, Policy, Route, Table, Upstream,
+    Action, HostPattern, IngressTable, PathPattern, PathRegex, Route, RouteOwner, RoutePolicy,
+    Upstream, UpstreamEndpoint,
 };
 
 fn main() {
@@ -73,10 +74,10 @@ fn host(number: usize) -> HostPattern {
 
 fn route() -> Arc<Route> {
     Arc::new(Route {
-        owner: Owner { namespace: "test".into(), name: "bench".into() },
+        owner: RouteOwner { namespace: "test".into(), name: "bench".into() },
         action: Action::Respond { status: StatusCode::OK, reason: "test".into() },
         canaries: Vec::new(),
-        policy: Arc::new(Policy::default()),
+        policy: Arc::new(RoutePolicy::default()),
     })
 }
 
@@ -86,8 +87,8 @@ fn rules(count: usize) -> Vec<(PathPattern, Arc<Route>)> {
     (0..count).map(|number| (pattern(number), route.clone())).collect()
 }
 
-fn table_of_any_host(rules: Vec<(PathPattern, Arc<Route>)>) -> Table {
-    let mut table = Table::default();
+fn table_of_any_host(rules: Vec<(PathPattern, Arc<Route>)>) -> IngressTable {
+    let mut table = IngressTable::default();
     table.set_host(HostPattern::Any, rules);
     table
 }
@@ -95,7 +96,7 @@ fn table_of_any_host(rules: Vec<(PathPattern, Arc<Route>)>) -> Table {
 /// Lookups and changes, with three rules for each host, and wildcards for every tenth.
 fn measure_table() {
     for hosts in [10, 1_000, 30_000] {
-        let mut table = Table::default();
+        let mut table = IngressTable::default();
         (0..hosts).for_each(|number| drop(table.set_host(host(number), rules(3))));
         let name = |number| match host(scatter(number, hosts)) {
             HostPattern::Wildcard(suffix) => format!("www.{suffix}"),
@@ -177,11 +178,11 @@ fn measure_balance() {
     for count in [3, 1_000_u16] {
         let address =
             |number: u16| SocketAddr::from(([10, 0, (number >> 8) as u8, number as u8], 8080));
-        let endpoint = |number| Endpoint { address: address(number), is_local: false };
+        let endpoint = |number| UpstreamEndpoint { address: address(number), is_local: false };
         let upstream =
             Upstream { endpoints: (0..count).map(endpoint).collect(), draining: Vec::new() };
         let now = Instant::now();
-        let balancer = Balancer::new(Arc::new(Settings::default()), &upstream, now);
+        let balancer = Balancer::new(Arc::new(BalancerSettings::default()), &upstream, now);
         let mut random = 0_u64;
         for (what, by_hash) in [("least of two", false), ("by hash", true)] {
             report(&format!("{count} endpoints, {what}"), |_| {
@@ -198,7 +199,7 @@ fn measure_balance() {
 fn measure_limits() {
     let now = Instant::now();
     let limiter = Limiter::new(DEFAULT_CAPACITY, RandomState::new(), now);
-    let owner = Owner { namespace: "default".into(), name: "web".into() };
+    let owner = RouteOwner { namespace: "default".into(), name: "web".into() };
     let limits = RateLimits {
         concurrent: Some(100),
         requests_per_second: Some(1_000),

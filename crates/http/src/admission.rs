@@ -21,11 +21,11 @@ use http::HeaderMap;
 use http::header::CONTENT_LENGTH;
 
 use crate::canary::choose_route;
-use crate::policy::{BasicAuth, ExternalAuth, Policy, RateLimits};
+use crate::policy::{BasicAuth, ExternalAuth, RateLimits, RoutePolicy};
 use crate::rejection::Rejection;
 use crate::respond::{self, Facts};
 use crate::route::{Action, Route};
-use crate::table::{MatchedRule, Table};
+use crate::table::{IngressTable, MatchedRule};
 use crate::upstream::UpstreamName;
 
 /// What TLS has proved about a client, and what the host of its request demands.
@@ -63,7 +63,7 @@ pub struct RoutedRequest<'t> {
 /// Finds the rule and the route of a request, and asks the route whether it serves the request. `random` chooses
 /// between canaries.
 pub fn route_request<'t>(
-    table: &'t Table,
+    table: &'t IngressTable,
     facts: &Facts,
     certificate: ClientCertificate,
     random: u64,
@@ -121,7 +121,7 @@ pub fn admit_request<'r>(
     Ok(AdmittedRequest { upstream, most_body, checks: list_checks(policy, most_body) })
 }
 
-fn list_checks(policy: &Policy, most_body: Option<u64>) -> [Option<RouteCheck<'_>>; 4] {
+fn list_checks(policy: &RoutePolicy, most_body: Option<u64>) -> [Option<RouteCheck<'_>>; 4] {
     let limits = Some(&policy.limits).filter(|limits| limits.limit_anything());
     [
         limits.map(RouteCheck::Rate),
@@ -150,13 +150,13 @@ mod tests {
     use crate::host::{Authority, HostPattern};
     use crate::path::PathPattern;
     use crate::policy::{Cors, CorsOrigin, Redirect, TlsRedirect};
-    use crate::route::{Canary, Owner};
-    use crate::upstream::Protocol;
+    use crate::route::{Canary, RouteOwner};
+    use crate::upstream::UpstreamProtocol;
 
     /// Everything refuses the request. One after the other gives way, so that the next one is seen.
     #[test]
     fn the_route_judges_a_request_in_this_order() {
-        let mut policy = Policy {
+        let mut policy = RoutePolicy {
             denied_sources: vec!["192.0.2.0/24".parse().unwrap()],
             tls_redirect: TlsRedirect::Always,
             redirect: Some(Redirect {
@@ -174,13 +174,13 @@ mod tests {
                 max_age: std::time::Duration::ZERO,
             }),
             requires_client_certificate: true,
-            ..Policy::default()
+            ..RoutePolicy::default()
         };
         let unserved = StatusCode::SERVICE_UNAVAILABLE;
         let mut certificate = ClientCertificate { is_verified: false, is_demanded: true };
-        let judge = |policy: &Policy, certificate| {
+        let judge = |policy: &RoutePolicy, certificate| {
             let route = Route {
-                owner: Owner { namespace: "default".into(), name: "web".into() },
+                owner: RouteOwner { namespace: "default".into(), name: "web".into() },
                 action: Action::Respond { status: unserved, reason: "no Service".into() },
                 canaries: Vec::new(),
                 policy: Arc::new(policy.clone()),
@@ -224,10 +224,10 @@ mod tests {
             namespace: "default".into(),
             service: "auth".into(),
             port: "80".into(),
-            protocol: Protocol::Http1,
+            protocol: UpstreamProtocol::Http1,
             tls: None,
         };
-        let mut policy = Policy {
+        let mut policy = RoutePolicy {
             limits: RateLimits { concurrent: Some(1), ..RateLimits::default() },
             basic_auth: Some(BasicAuth { realm: "inner".into(), users: None }),
             external_auth: Some(ExternalAuth {
@@ -237,9 +237,9 @@ mod tests {
                 signin: None,
                 response_headers: Vec::new(),
             }),
-            ..Policy::default()
+            ..RoutePolicy::default()
         };
-        let names = |policy: &Policy, most| -> Vec<&str> {
+        let names = |policy: &RoutePolicy, most| -> Vec<&str> {
             let name = |check| match check {
                 RouteCheck::Rate(_) => "rate",
                 RouteCheck::Length(_) => "length",
@@ -271,13 +271,13 @@ mod tests {
     #[test]
     fn a_request_is_judged_by_the_canary_that_gets_it() {
         let route = |name: &str, policy, canaries| {
-            let owner = Owner { namespace: "default".into(), name: name.into() };
+            let owner = RouteOwner { namespace: "default".into(), name: name.into() };
             let unserved = StatusCode::SERVICE_UNAVAILABLE;
             let action = Action::Respond { status: unserved, reason: "no Service".into() };
             Arc::new(Route { owner, action, canaries, policy: Arc::new(policy) })
         };
-        let open = Policy { tls_redirect: TlsRedirect::Never, ..Policy::default() };
-        let closed = Policy { requires_client_certificate: true, ..open.clone() };
+        let open = RoutePolicy { tls_redirect: TlsRedirect::Never, ..RoutePolicy::default() };
+        let closed = RoutePolicy { requires_client_certificate: true, ..open.clone() };
         let canary = Canary {
             header: None,
             cookie: None,
@@ -286,8 +286,8 @@ mod tests {
             route: route("canary", closed, Vec::new()),
         };
         let main = route("main", open, vec![canary]);
-        let mut table = Table::default();
-        let judge = |table: &Table, random| {
+        let mut table = IngressTable::default();
+        let judge = |table: &IngressTable, random| {
             let certificate = ClientCertificate::default();
             with_preflight(|facts| {
                 let routed = route_request(table, facts, certificate, random)?;

@@ -15,7 +15,7 @@ use sha2::{Digest, Sha256};
 use crate::cookie;
 use crate::policy::{AffinityCookie, SameSite};
 
-/// The name of an endpoint, the same on all replicas with the same [`Key`].
+/// The name of an endpoint, the same on all replicas with the same [`AffinityTokenKey`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Token(u64);
 
@@ -37,9 +37,9 @@ impl Token {
 
 /// What tokens depend on besides the address. The default is public; one made of a secret hides addresses.
 #[derive(Clone, Default)]
-pub struct Key([u8; 32]);
+pub struct AffinityTokenKey([u8; 32]);
 
-impl Key {
+impl AffinityTokenKey {
     /// All replicas need the same secret. Another one moves all clients to other endpoints.
     pub fn from_secret(secret: &[u8]) -> Self {
         Self(Sha256::digest(secret).into())
@@ -62,34 +62,34 @@ impl Key {
 
 /// The keys of all balancers of a proxy. They can be replaced while the balancers are in use.
 #[derive(Clone)]
-pub struct Keys(Arc<ArcSwap<Vec<Key>>>);
+pub struct Keys(Arc<ArcSwap<Vec<AffinityTokenKey>>>);
 
 impl Keys {
     /// The first one names endpoints in cookies; cookies with the names of the others are accepted, so that replacing
     /// the first one moves no client. None: the default key.
-    pub fn set(&self, keys: Vec<Key>) {
-        let keys = if keys.is_empty() { vec![Key::default()] } else { keys };
+    pub fn set(&self, keys: Vec<AffinityTokenKey>) {
+        let keys = if keys.is_empty() { vec![AffinityTokenKey::default()] } else { keys };
         self.0.store(Arc::new(keys));
     }
 
-    pub(crate) fn load(&self) -> Arc<Vec<Key>> {
+    pub(crate) fn load(&self) -> Arc<Vec<AffinityTokenKey>> {
         self.0.load_full()
     }
 
-    pub(crate) fn are(&self, keys: &Arc<Vec<Key>>) -> bool {
+    pub(crate) fn are(&self, keys: &Arc<Vec<AffinityTokenKey>>) -> bool {
         Arc::ptr_eq(&self.0.load(), keys)
     }
 
     /// The endpoint's name in cookies.
     pub fn token(&self, address: SocketAddr) -> Token {
         // There is always a first one.
-        self.0.load().first().unwrap_or(&Key::default()).token(address)
+        self.0.load().first().unwrap_or(&AffinityTokenKey::default()).token(address)
     }
 }
 
 impl Default for Keys {
     fn default() -> Self {
-        Self(Arc::new(ArcSwap::from_pointee(vec![Key::default()])))
+        Self(Arc::new(ArcSwap::from_pointee(vec![AffinityTokenKey::default()])))
     }
 }
 
@@ -99,9 +99,9 @@ impl fmt::Debug for Keys {
     }
 }
 
-impl fmt::Debug for Key {
+impl fmt::Debug for AffinityTokenKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Key(..)")
+        f.write_str("AffinityTokenKey(..)")
     }
 }
 
@@ -163,7 +163,7 @@ mod tests {
     }
 
     fn token(address: &str) -> Token {
-        Key::default().token(address.parse().unwrap())
+        AffinityTokenKey::default().token(address.parse().unwrap())
     }
 
     fn sent(value: &str) -> HeaderMap {
@@ -175,7 +175,7 @@ mod tests {
     fn tokens_never_change() {
         assert_eq!(token("10.0.0.1:8080").to_string(), "ac59400bc35b2f5d");
         assert_eq!(token("[2001:db8::1]:8080").to_string(), "9a4b4cf75e4e0f05");
-        let key = Key::from_secret(b"secret");
+        let key = AffinityTokenKey::from_secret(b"secret");
         assert_eq!(key.token("10.0.0.1:8080".parse().unwrap()).to_string(), "f5ba82a5801bcb36");
     }
 
@@ -183,7 +183,11 @@ mod tests {
     fn tokens_differ_by_address_port_and_key() {
         let addresses =
             ["10.0.0.1:80", "10.0.0.2:80", "10.0.0.1:81", "[::1]:80", "[::ffff:10.0.0.1]:80"];
-        let keys = [Key::default(), Key::from_secret(b"a"), Key::from_secret(b"b")];
+        let keys = [
+            AffinityTokenKey::default(),
+            AffinityTokenKey::from_secret(b"a"),
+            AffinityTokenKey::from_secret(b"b"),
+        ];
         let tokens: HashSet<_> = keys
             .iter()
             .flat_map(|key| addresses.map(|address| key.token(address.parse().unwrap())))

@@ -71,11 +71,11 @@ mod tests {
     use http::{HeaderName, HeaderValue, StatusCode};
 
     use super::*;
-    use crate::route::{Action, Owner, ValueRegex};
+    use crate::route::{Action, RouteOwner, ValueRegex};
 
     fn route(name: &str, canaries: Vec<Canary>) -> Arc<Route> {
         Arc::new(Route {
-            owner: Owner { namespace: "default".into(), name: name.into() },
+            owner: RouteOwner { namespace: "default".into(), name: name.into() },
             action: Action::Respond { status: StatusCode::OK, reason: "".into() },
             canaries,
             policy: Arc::default(),

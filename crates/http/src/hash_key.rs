@@ -12,7 +12,7 @@ use crate::stable_hash::StableHash;
 
 /// What a key can be made of.
 #[derive(Clone, Copy, Debug)]
-pub struct Subject<'a> {
+pub struct HashInput<'a> {
     pub client: IpAddr,
     /// In lower case, without port.
     pub host: &'a str,
@@ -25,7 +25,7 @@ pub struct Subject<'a> {
 
 impl Balance {
     /// For [`crate::balance::Pick::hash`].
-    pub fn hash(&self, subject: &Subject<'_>) -> Option<u64> {
+    pub fn hash(&self, subject: &HashInput<'_>) -> Option<u64> {
         match self {
             Self::LeastOfTwo => None,
             Self::Hash(key) => key.hash(subject),
@@ -36,7 +36,7 @@ impl Balance {
 impl HashKey {
     /// `None`: the request has none of the key's properties, so it cannot be distinguished from others, and it should not go
     /// where all of these would.
-    pub fn hash(&self, subject: &Subject<'_>) -> Option<u64> {
+    pub fn hash(&self, subject: &HashInput<'_>) -> Option<u64> {
         let mut hash = StableHash::new();
         let mut is_empty = true;
         for part in &self.0 {
@@ -193,9 +193,9 @@ mod tests {
 
     use super::*;
 
-    fn subject<'a>(client: &str, uri: &'a str, headers: &'a HeaderMap) -> Subject<'a> {
+    fn subject<'a>(client: &str, uri: &'a str, headers: &'a HeaderMap) -> HashInput<'a> {
         let path = uri.split('?').next().unwrap();
-        Subject { client: client.parse().unwrap(), host: "example.org", uri, path, headers }
+        HashInput { client: client.parse().unwrap(), host: "example.org", uri, path, headers }
     }
 
     #[test]

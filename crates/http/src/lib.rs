@@ -34,8 +34,8 @@ pub mod upstream;
 
 pub use host::HostPattern;
 pub use path::{PathPattern, PathRegex};
-pub use policy::Policy;
+pub use policy::RoutePolicy;
 pub use rejection::Rejection;
-pub use route::{Action, Canary, Owner, Route, Rule};
-pub use table::Table;
-pub use upstream::{Endpoint, Upstream, UpstreamName};
+pub use route::{Action, Canary, Route, RouteOwner, RouteRule};
+pub use table::IngressTable;
+pub use upstream::{Upstream, UpstreamEndpoint, UpstreamName};

@@ -11,11 +11,11 @@ use ipnet::IpNet;
 
 use crate::auth::Users;
 use crate::proxy_protocol;
-use crate::upstream::{Protocol, UpstreamName};
+use crate::upstream::{UpstreamName, UpstreamProtocol};
 
 /// The settings of one object, shared by all its routes.
 #[derive(Clone, Debug, Default)]
-pub struct Policy {
+pub struct RoutePolicy {
     /// Most octets of a request's body; `None`: no limit.
     pub max_body: Option<u64>,
     /// Most octets of a gRPC call to endpoints that speak it: a call may be a stream without end.
@@ -58,16 +58,16 @@ pub struct Policy {
     pub access_log: AccessLog,
 }
 
-impl Policy {
+impl RoutePolicy {
     /// Most octets of a request's body. A client's word that it is gRPC counts only where endpoints speak HTTP/2.
-    pub fn most_body(&self, protocol: Protocol, headers: &HeaderMap) -> Option<u64> {
+    pub fn most_body(&self, protocol: UpstreamProtocol, headers: &HeaderMap) -> Option<u64> {
         let is_grpc = || {
             let media = headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes);
             let rest = media.and_then(|media| media.strip_prefix(b"application/grpc"));
             rest.is_some_and(|rest| matches!(rest.first(), None | Some(b'+' | b';')))
         };
         match protocol {
-            Protocol::H2c | Protocol::Grpcs if is_grpc() => self.max_grpc_body,
+            UpstreamProtocol::H2c | UpstreamProtocol::Grpcs if is_grpc() => self.max_grpc_body,
             _ => self.max_body,
         }
     }
@@ -300,20 +300,21 @@ mod tests {
 
     #[test]
     fn calls_of_grpc_have_a_limit_of_their_own() {
-        let policy = Policy { max_body: Some(1), max_grpc_body: None, ..Policy::default() };
+        let policy =
+            RoutePolicy { max_body: Some(1), max_grpc_body: None, ..RoutePolicy::default() };
         let cases = [
-            (Protocol::H2c, "application/grpc", None),
-            (Protocol::Grpcs, "application/grpc+proto", None),
-            (Protocol::H2c, "application/grpc;a=b", None),
-            (Protocol::H2c, "application/grpc-web", Some(1)),
-            (Protocol::H2c, "application/json", Some(1)),
-            (Protocol::Http1, "application/grpc", Some(1)),
-            (Protocol::Https, "application/grpc", Some(1)),
+            (UpstreamProtocol::H2c, "application/grpc", None),
+            (UpstreamProtocol::Grpcs, "application/grpc+proto", None),
+            (UpstreamProtocol::H2c, "application/grpc;a=b", None),
+            (UpstreamProtocol::H2c, "application/grpc-web", Some(1)),
+            (UpstreamProtocol::H2c, "application/json", Some(1)),
+            (UpstreamProtocol::Http1, "application/grpc", Some(1)),
+            (UpstreamProtocol::Https, "application/grpc", Some(1)),
         ];
         for (protocol, media, most) in cases {
             let headers = HeaderMap::from_iter([(CONTENT_TYPE, HeaderValue::from_static(media))]);
             assert_eq!(policy.most_body(protocol, &headers), most, "{protocol:?} {media}");
         }
-        assert_eq!(policy.most_body(Protocol::H2c, &HeaderMap::new()), Some(1));
+        assert_eq!(policy.most_body(UpstreamProtocol::H2c, &HeaderMap::new()), Some(1));
     }
 }

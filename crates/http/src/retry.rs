@@ -61,9 +61,9 @@ const REQUESTS_PER_RETRY: u32 = 5;
 
 /// Bounds the retries of one upstream, so that endpoints which fail under load do not get several times that load.
 #[derive(Clone, Default)]
-pub(crate) struct Budget(Arc<AtomicU32>);
+pub(crate) struct RetryBudget(Arc<AtomicU32>);
 
-impl Budget {
+impl RetryBudget {
     /// Counts a retry until the permit is dropped. `None`: there are too many already. A request that was not processed
     /// costs endpoints nothing, and is always sent to another.
     pub fn begin(&self, failure: Failure, pending: u32) -> Option<Retrying> {
@@ -174,7 +174,7 @@ mod tests {
 
     #[test]
     fn retries_that_cost_endpoints_something_are_a_part_of_all_requests() {
-        let budget = Budget::default();
+        let budget = RetryBudget::default();
         let begin = |pending| budget.begin(Failure::NoResponse, pending);
         let few: Vec<_> = (0..5).map(|_| begin(1)).collect();
         assert_eq!(few.iter().flatten().count(), 3);

@@ -8,17 +8,17 @@ use http::{HeaderName, StatusCode};
 use crate::automaton::Automaton;
 use crate::host::HostPattern;
 use crate::path::PathPattern;
-use crate::policy::Policy;
+use crate::policy::RoutePolicy;
 use crate::upstream::UpstreamName;
 
 /// The object that a rule comes from. Named in logs, metrics and explanations.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Owner {
+pub struct RouteOwner {
     pub namespace: Arc<str>,
     pub name: Arc<str>,
 }
 
-impl Display for Owner {
+impl Display for RouteOwner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.namespace, self.name)
     }
@@ -26,7 +26,7 @@ impl Display for Owner {
 
 /// Requests for these hosts and paths take this route.
 #[derive(Clone, Debug)]
-pub struct Rule {
+pub struct RouteRule {
     pub host: HostPattern,
     pub path: PathPattern,
     pub route: Arc<Route>,
@@ -35,11 +35,11 @@ pub struct Rule {
 /// What happens to the requests of a rule.
 #[derive(Clone, Debug)]
 pub struct Route {
-    pub owner: Owner,
+    pub owner: RouteOwner,
     pub action: Action,
     /// Routes that get a part of the requests instead of this one.
     pub canaries: Vec<Canary>,
-    pub policy: Arc<Policy>,
+    pub policy: Arc<RoutePolicy>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -11,8 +11,8 @@ pub struct UpstreamName {
     pub service: Arc<str>,
     /// The port's name or number as the route has it.
     pub port: Arc<str>,
-    pub protocol: Protocol,
-    /// Of [`Protocol::Https`] and [`Protocol::Grpcs`]: how the endpoint proves who it is.
+    pub protocol: UpstreamProtocol,
+    /// Of [`UpstreamProtocol::Https`] and [`UpstreamProtocol::Grpcs`]: how the endpoint proves who it is.
     pub tls: Option<UpstreamTls>,
 }
 
@@ -24,7 +24,7 @@ impl Display for UpstreamName {
 
 /// What the endpoints speak.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Protocol {
+pub enum UpstreamProtocol {
     #[default]
     Http1,
     /// HTTP/2 without TLS, with prior knowledge.
@@ -35,7 +35,7 @@ pub enum Protocol {
     Grpcs,
 }
 
-impl Protocol {
+impl UpstreamProtocol {
     pub fn uses_tls(self) -> bool {
         matches!(self, Self::Https | Self::Grpcs)
     }
@@ -57,13 +57,13 @@ pub struct UpstreamTls {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Upstream {
     /// Endpoints for new requests, in the order of their addresses.
-    pub endpoints: Vec<Endpoint>,
+    pub endpoints: Vec<UpstreamEndpoint>,
     /// Endpoints that finish their requests, and get new ones only by affinity to them.
-    pub draining: Vec<Endpoint>,
+    pub draining: Vec<UpstreamEndpoint>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Endpoint {
+pub struct UpstreamEndpoint {
     pub address: SocketAddr,
     /// On the proxy's node.
     pub is_local: bool,

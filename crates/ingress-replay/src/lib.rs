@@ -14,12 +14,12 @@ use std::collections::{BTreeMap, HashMap, btree_map};
 use k8s_openapi::api::core::v1::{Service, ServicePort, ServiceSpec};
 use k8s_openapi::api::networking::v1::{Ingress, IngressServiceBackend};
 use lb_http::{Action, PathPattern, host, path};
-use lb_ingress_rules::{Model, Settings, snapshot};
+use lb_ingress_rules::{IngressRuleSettings, Model, snapshot};
 use lb_proxy::Config;
 use lb_rules::model::{Kind, Object, ServiceName};
 use serde::Serialize;
 
-use log::Request;
+use log::LoggedRequest;
 use nginx::{MatchedServer, RequestHandling, Site};
 
 const MOST_GROUPS: usize = 10_000;
@@ -75,7 +75,7 @@ type Key = (String, String, String, String);
 
 /// A decision about a request.
 #[derive(Default)]
-struct Decision {
+struct RouteDecision {
     ingress: Option<ServiceName>,
     /// Service and port, or a status.
     target: String,
@@ -89,9 +89,9 @@ struct Decision {
 impl Replay {
     /// All Ingresses count, whatever their class: leave out those that ingress-nginx does not serve. Services need not
     /// be there; of `objects`, only Secrets and Ingresses count.
-    pub fn new(objects: Vec<Object>, settings: Settings, host: Option<String>) -> Self {
+    pub fn new(objects: Vec<Object>, settings: IngressRuleSettings, host: Option<String>) -> Self {
         let mut config = snapshot::new_config(&settings);
-        let mut model = Model::new(Settings { serve_without_class: true, ..settings });
+        let mut model = Model::new(IngressRuleSettings { serve_without_class: true, ..settings });
         let mut services: BTreeMap<ServiceName, Vec<ServicePort>> = BTreeMap::new();
         let mut ingresses = Vec::new();
         for object in objects {
@@ -162,7 +162,7 @@ impl Replay {
     }
 
     /// The hosts where ingress-nginx uses the upstream in the log for the path.
-    fn candidates(&self, request: &Request, read: Option<&[u8]>) -> Vec<String> {
+    fn candidates(&self, request: &LoggedRequest, read: Option<&[u8]>) -> Vec<String> {
         let (Some(upstream), Some(read)) = (&request.upstream, read) else { return Vec::new() };
         let is_candidate = |server: &&String| {
             let found = self.site.find_in(server, read);
@@ -174,13 +174,13 @@ impl Replay {
     }
 
     /// Returns whether Millrace would handle the request differently.
-    fn compare(&mut self, request: &Request, raw_host: &str, read: Option<&[u8]>) -> bool {
+    fn compare(&mut self, request: &LoggedRequest, raw_host: &str, read: Option<&[u8]>) -> bool {
         let nginx_host = plain_host(raw_host);
         let found = read.and_then(|read| self.site.find(&nginx_host, read));
         if let Some(found) = &found {
             self.summary.check_upstream(request, raw_host, &found.outcome);
         }
-        let Some(nginx) = Decision::of_nginx(found.as_ref()) else {
+        let Some(nginx) = RouteDecision::of_nginx(found.as_ref()) else {
             self.summary.not_comparable += 1;
             return false;
         };
@@ -205,10 +205,10 @@ impl Replay {
 
     fn reason(
         &self,
-        request: &Request,
+        request: &LoggedRequest,
         found: Option<&MatchedServer<'_>>,
-        nginx: &Decision,
-        ours: &Decision,
+        nginx: &RouteDecision,
+        ours: &RouteDecision,
     ) -> String {
         if let Some(refusal) = &ours.refusal {
             return refusal.clone();
@@ -231,10 +231,12 @@ impl Replay {
     }
 
     /// What we do.
-    fn decide(&self, raw_host: &str, target: &str) -> Decision {
+    fn decide(&self, raw_host: &str, target: &str) -> RouteDecision {
         let raw_path = target.split('?').next().unwrap_or_default();
-        let refused =
-            |why: String| Decision { refusal: Some(why), ..Decision::status("400", "400") };
+        let refused = |why: String| RouteDecision {
+            refusal: Some(why),
+            ..RouteDecision::status("400", "400")
+        };
         let host = match host::normalize_host(raw_host) {
             Ok(host) => host,
             Err(why) => return refused(why.to_string()),
@@ -244,7 +246,7 @@ impl Replay {
             Err(why) => return refused(why.to_string()),
         };
         let Some(found) = self.config.table.find(Some(&host), &path) else {
-            return Decision::status("404", "404");
+            return RouteDecision::status("404", "404");
         };
         let owner = &found.route.owner;
         let ingress = ServiceName::new(&owner.namespace, &owner.name);
@@ -259,7 +261,7 @@ impl Replay {
                 (status, text)
             }
         };
-        Decision { ingress: Some(ingress), target, text, refusal: None, is_expression }
+        RouteDecision { ingress: Some(ingress), target, text, refusal: None, is_expression }
     }
 
     /// The differences, those of most requests first.
@@ -282,7 +284,12 @@ impl Replay {
 
 impl Summary {
     /// Compares the upstream in the log with the one that ingress-nginx uses by these Ingresses.
-    fn check_upstream(&mut self, request: &Request, host: &str, outcome: &RequestHandling<'_>) {
+    fn check_upstream(
+        &mut self,
+        request: &LoggedRequest,
+        host: &str,
+        outcome: &RequestHandling<'_>,
+    ) {
         let (Some(logged), Some(_)) = (&request.upstream, &request.host) else { return };
         if upstream_of(outcome).is_none_or(|upstream| upstream == *logged) {
             return;
@@ -295,7 +302,7 @@ impl Summary {
     }
 }
 
-impl Decision {
+impl RouteDecision {
     fn status(status: &str, text: &str) -> Self {
         Self { target: status.to_owned(), text: text.to_owned(), ..Self::default() }
     }
@@ -348,7 +355,7 @@ fn name_services(ingress: &Ingress, services: &mut BTreeMap<ServiceName, Vec<Ser
 fn upstream_of(outcome: &RequestHandling<'_>) -> Option<String> {
     match outcome {
         RequestHandling::Location(location) => {
-            location.backend.as_ref().map(nginx::Backend::upstream)
+            location.backend.as_ref().map(nginx::NginxBackend::upstream)
         }
         RequestHandling::NotFound => Some("upstream-default-backend".to_owned()),
         RequestHandling::SlashAppended | RequestHandling::Unknown => None,
@@ -369,7 +376,7 @@ fn has_encoded_slash(target: &str) -> bool {
     path.to_ascii_lowercase().contains("%2f")
 }
 
-fn example(host: &str, request: &Request) -> String {
+fn example(host: &str, request: &LoggedRequest) -> String {
     printable(&format!("{} {host}{}", request.method, request.target))
 }
 

@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 
 /// What a line says about a request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Request {
+pub struct LoggedRequest {
     /// As the client sent it. ingress-nginx's default format does not contain it.
     pub host: Option<String>,
     pub method: String,
@@ -24,7 +24,7 @@ const TARGETS: &[&str] = &["request_uri", "uri", "path", "url", "request_url"];
 const UPSTREAMS: &[&str] = &["proxy_upstream_name", "upstream_name"];
 
 /// `None`: the line has no request with a path.
-pub fn parse(line: &str) -> Option<Request> {
+pub fn parse(line: &str) -> Option<LoggedRequest> {
     let line = line.trim();
     let request = match line.starts_with('{') {
         true => of_json(serde_json::from_str(line).ok()?)?,
@@ -33,7 +33,7 @@ pub fn parse(line: &str) -> Option<Request> {
     request.target.starts_with('/').then_some(request)
 }
 
-fn of_json(fields: Map<String, Value>) -> Option<Request> {
+fn of_json(fields: Map<String, Value>) -> Option<LoggedRequest> {
     let text = |names: &[&str]| {
         let values = names.iter().filter_map(|name| fields.get(*name)?.as_str());
         values.map(str::trim).find(|value| !value.is_empty() && *value != "-").map(str::to_owned)
@@ -41,7 +41,12 @@ fn of_json(fields: Map<String, Value>) -> Option<Request> {
     let mut request = match (text(TARGETS), fields.get("request").and_then(Value::as_str)) {
         (Some(target), _) => {
             let (host, target) = split_target(&target);
-            Request { host, method: text(METHODS).unwrap_or_default(), target, upstream: None }
+            LoggedRequest {
+                host,
+                method: text(METHODS).unwrap_or_default(),
+                target,
+                upstream: None,
+            }
         }
         (None, Some(line)) => of_request_line(line)?,
         (None, None) => return None,
@@ -51,7 +56,7 @@ fn of_json(fields: Map<String, Value>) -> Option<Request> {
     Some(request)
 }
 
-fn of_text(line: &str) -> Option<Request> {
+fn of_text(line: &str) -> Option<LoggedRequest> {
     // Quotation marks in the user's name are escaped, so the first one begins the request.
     let (_, rest) = line.split_once('"')?;
     let (request_line, rest) = quoted(rest)?;
@@ -99,11 +104,11 @@ fn quoted(text: &str) -> Option<(String, &str)> {
     Some((String::from_utf8_lossy(&octets).into_owned(), rest))
 }
 
-fn of_request_line(line: &str) -> Option<Request> {
+fn of_request_line(line: &str) -> Option<LoggedRequest> {
     let (method, rest) = line.split_once(' ')?;
     let (target, _protocol) = rest.rsplit_once(' ')?;
     let (host, target) = split_target(target);
-    Some(Request { host, method: method.to_owned(), target, upstream: None })
+    Some(LoggedRequest { host, method: method.to_owned(), target, upstream: None })
 }
 
 /// A target may be a whole URL; its host counts then.
@@ -125,9 +130,9 @@ fn upstream(name: &str) -> Option<String> {
 mod tests {
     use super::*;
 
-    fn request(host: &str, target: &str, upstream: &str) -> Option<Request> {
+    fn request(host: &str, target: &str, upstream: &str) -> Option<LoggedRequest> {
         let optional = |text: &str| (!text.is_empty()).then(|| text.to_owned());
-        Some(Request {
+        Some(LoggedRequest {
             host: optional(host),
             method: "GET".to_owned(),
             target: target.to_owned(),

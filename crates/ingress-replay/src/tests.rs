@@ -60,7 +60,7 @@ fn site() -> Vec<Object> {
 
 /// Lines as host, path and upstream, or as they are.
 fn replay(lines: &[&str]) -> (Vec<Difference>, Summary) {
-    let mut replay = Replay::new(site(), Settings::default(), None);
+    let mut replay = Replay::new(site(), IngressRuleSettings::default(), None);
     for line in lines {
         let words: Vec<&str> = line.split(' ').collect();
         let text = match words[..] {
@@ -169,7 +169,7 @@ fn a_log_of_other_ingresses_is_noticed() {
 
 #[test]
 fn hostile_lines_are_counted_and_shown_harmlessly() {
-    let mut replay = Replay::new(site(), Settings::default(), Some("a.test".to_owned()));
+    let mut replay = Replay::new(site(), IngressRuleSettings::default(), Some("a.test".to_owned()));
     replay.line(None);
     replay.line(Some("{\"host\": {}}"));
     let long = "x".repeat(10_000);

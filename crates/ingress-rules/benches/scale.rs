@@ -5,7 +5,7 @@
 use std::time::{Duration, Instant};
 
 use lb_http::path::Slashes;
-use lb_ingress_rules::{Delta, Model, Settings};
+use lb_ingress_rules::{Delta, IngressRuleSettings, Model};
 use lb_rules::model::{Kind, Object};
 use serde_json::{Value, json};
 
@@ -79,8 +79,8 @@ fn pair(names: &[&str]) -> Value {
     json!({"tls.crt": pair.cert.pem(), "tls.key": pair.signing_key.serialize_pem()})
 }
 
-fn settings() -> Settings {
-    Settings {
+fn settings() -> IngressRuleSettings {
+    IngressRuleSettings {
         controller: "millrace.io/ingress-controller".to_owned(),
         accept_nginx_classes: false,
         class: "millrace".to_owned(),

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::networking::v1::{Ingress, IngressClass};
 
-use super::Settings;
+use super::IngressRuleSettings;
 
 const ANNOTATION: &str = "kubernetes.io/ingress.class";
 const DEFAULT: &str = "ingressclass.kubernetes.io/is-default-class";
@@ -23,7 +23,7 @@ pub enum Class {
 }
 
 impl Class {
-    pub fn read(class: &IngressClass, settings: &Settings) -> Self {
+    pub fn read(class: &IngressClass, settings: &IngressRuleSettings) -> Self {
         let controller = class.spec.as_ref().and_then(|spec| spec.controller.as_deref());
         let is_served = controller.is_some_and(|controller| {
             controller == settings.controller
@@ -49,7 +49,7 @@ impl Classes {
 
     /// Whether an Ingress is served. The field counts; only if it is absent, the annotation does; and only if both are,
     /// the default class.
-    pub fn has(&self, ingress: &Ingress, settings: &Settings) -> bool {
+    pub fn has(&self, ingress: &Ingress, settings: &IngressRuleSettings) -> bool {
         let spec = ingress.spec.as_ref();
         if let Some(name) = spec.and_then(|spec| spec.ingress_class_name.as_deref()) {
             return self.serves_name(name, settings);
@@ -67,7 +67,7 @@ impl Classes {
     }
 
     /// Uninstalling ingress-nginx deletes its IngressClass: its Ingresses must not lose their routes then.
-    fn serves_name(&self, name: &str, settings: &Settings) -> bool {
+    fn serves_name(&self, name: &str, settings: &IngressRuleSettings) -> bool {
         match self.0.get(name) {
             Some(class) => matches!(class, Class::Served { .. }),
             None => settings.accept_nginx_classes && name == NGINX_CLASS,

@@ -13,7 +13,7 @@ pub struct Delta {
     /// All rules of a host, in the order of precedence: of equal patterns, the first is served. Empty: the host is gone.
     pub hosts: BTreeMap<HostPattern, Vec<(PathPattern, Arc<Route>)>>,
     /// `None`: no rule uses the upstream any more.
-    pub upstreams: BTreeMap<UpstreamName, Option<Backends>>,
+    pub upstreams: BTreeMap<UpstreamName, Option<UpstreamTarget>>,
     /// `None`: the host is not served over TLS any more.
     pub tls: BTreeMap<HostPattern, Option<Arc<HostTls>>>,
     /// All problems of an object; empty: its problems are fixed, or it is gone.
@@ -38,7 +38,7 @@ impl Delta {
 
 /// Where the requests for an upstream go.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Backends {
+pub enum UpstreamTarget {
     Endpoints(Arc<Upstream>),
     /// An ExternalName Service, or an authentication server outside the cluster: to be resolved by DNS.
     Name {

@@ -10,10 +10,10 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri};
 use jiff::Timestamp;
 use lb_http::admission::{AdmittedRequest, ClientCertificate, Rejected, admit_request};
 use lb_http::balance::{Balancer, Pick};
-use lb_http::hash_key::Subject;
+use lb_http::hash_key::HashInput;
 use lb_http::policy::{Balance, HashKey, KeyPart};
 use lb_http::respond::Facts;
-use lb_http::table::{MatchedRule, Reason, WhyShadowed};
+use lb_http::table::{MatchReason, MatchedRule, WhyShadowed};
 use lb_http::{Action, Rejection, Route, UpstreamName, canary, host, path};
 use lb_proxy::{Config, HostTls};
 use serde::{Deserialize, Serialize};
@@ -23,7 +23,7 @@ const TLS_PORT: u16 = 443;
 
 /// A request that need not be sent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Request {
+pub struct ExplainedRequest {
     /// With scheme, host and path.
     pub url: String,
     pub method: String,
@@ -40,10 +40,10 @@ pub struct Explanation {
     /// As it is matched and forwarded.
     pub path: String,
     /// How the connection is served; absent without TLS.
-    pub tls: Option<Tls>,
+    pub tls: Option<ExplainedTls>,
     /// Why the request is refused before it is routed.
     pub refused: Option<String>,
-    pub rule: Option<Rule>,
+    pub rule: Option<ExplainedRule>,
     /// What the rule does with the request.
     pub outcome: String,
     /// Ingresses that get a part of such requests, with their shares.
@@ -56,7 +56,7 @@ pub struct Explanation {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Rule {
+pub struct ExplainedRule {
     /// Namespace and name.
     pub ingress: String,
     pub host: String,
@@ -66,13 +66,13 @@ pub struct Rule {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LosingRule {
     #[serde(flatten)]
-    pub rule: Rule,
+    pub rule: ExplainedRule,
     pub reason: String,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Tls {
+pub struct ExplainedTls {
     /// The pattern that the name in SNI matches; absent: the connection is refused.
     pub host: Option<String>,
     /// The names in the certificate.
@@ -96,7 +96,7 @@ pub struct Upstream {
 }
 
 /// A request that was taken apart.
-struct Parsed {
+struct ParsedRequest {
     is_tls: bool,
     method: Method,
     authority: String,
@@ -105,8 +105,8 @@ struct Parsed {
     headers: HeaderMap,
 }
 
-impl Request {
-    fn parse(&self) -> Result<Parsed> {
+impl ExplainedRequest {
+    fn parse(&self) -> Result<ParsedRequest> {
         let uri: Uri = self.url.parse().with_context(|| format!("{}: not a URL", self.url))?;
         let is_tls = match uri.scheme_str() {
             Some("https") => true,
@@ -126,7 +126,7 @@ impl Request {
         }
         let target = uri.path_and_query().map_or("/", |target| target.as_str()).to_owned();
         let raw_path = uri.path().to_owned();
-        Ok(Parsed { is_tls, method, authority, raw_path, uri: target, headers })
+        Ok(ParsedRequest { is_tls, method, authority, raw_path, uri: target, headers })
     }
 }
 
@@ -134,7 +134,7 @@ impl Request {
 pub fn explain(
     config: &Config,
     annotations: impl Fn(&str, &str) -> Arc<BTreeMap<String, String>>,
-    request: &Request,
+    request: &ExplainedRequest,
 ) -> Result<Explanation> {
     let parsed = request.parse()?;
     let mut explanation = Explanation::default();
@@ -158,7 +158,7 @@ pub fn explain(
     if parsed.is_tls {
         explanation.tls = Some(explain_tls(config, sni.as_deref().unwrap_or_default()));
     }
-    if let Some(Tls { host: None, summary, .. }) = &explanation.tls {
+    if let Some(ExplainedTls { host: None, summary, .. }) = &explanation.tls {
         explanation.refused = Some(summary.clone());
         return Ok(explanation);
     }
@@ -186,7 +186,7 @@ pub fn explain(
                 .map(|(name, value)| (name.clone(), value.clone())),
         );
     }
-    let subject = Subject {
+    let subject = HashInput {
         client: request.client,
         host: &host,
         uri: &parsed.uri,
@@ -256,32 +256,32 @@ fn is_ours(annotation: &str) -> bool {
         || annotation.starts_with("nginx.ingress.kubernetes.io/")
 }
 
-fn rule_of(rule: &MatchedRule<'_>) -> Rule {
-    Rule {
+fn rule_of(rule: &MatchedRule<'_>) -> ExplainedRule {
+    ExplainedRule {
         ingress: rule.route.owner.to_string(),
         host: rule.host.to_string(),
         path: rule.path.to_string(),
     }
 }
 
-fn reason(reason: &Reason<'_>) -> String {
+fn reason(reason: &MatchReason<'_>) -> String {
     match reason {
-        Reason::Host => "a more specific host owns the request".to_owned(),
-        Reason::Path => "another path of the host is exact, or longer".to_owned(),
-        Reason::Shadowed(WhyShadowed::By(route)) => {
+        MatchReason::Host => "a more specific host owns the request".to_owned(),
+        MatchReason::Path => "another path of the host is exact, or longer".to_owned(),
+        MatchReason::Shadowed(WhyShadowed::By(route)) => {
             format!("ingress {} has the same host and path, and is older", route.owner)
         }
-        Reason::Shadowed(WhyShadowed::InvalidPath(error)) => format!("never matches: {error}"),
-        Reason::Shadowed(WhyShadowed::TooManyExpressions) => {
+        MatchReason::Shadowed(WhyShadowed::InvalidPath(error)) => format!("never matches: {error}"),
+        MatchReason::Shadowed(WhyShadowed::TooManyExpressions) => {
             "the host has too many regular expressions".to_owned()
         }
     }
 }
 
-fn explain_tls(config: &Config, sni: &str) -> Tls {
+fn explain_tls(config: &Config, sni: &str) -> ExplainedTls {
     let refused = || {
         let summary = "no certificate for this name: the connection is refused".to_owned();
-        Tls { summary, ..Tls::default() }
+        ExplainedTls { summary, ..ExplainedTls::default() }
     };
     let Some((pattern, tls)) = config.tls_of(Some(sni)) else { return refused() };
     let host = Some(pattern.to_string());
@@ -292,7 +292,7 @@ fn explain_tls(config: &Config, sni: &str) -> Tls {
                 Some(clients) if clients.optional => "; clients may present a certificate",
                 Some(_) => "; clients must present a certificate",
             };
-            Tls {
+            ExplainedTls {
                 host,
                 names: certificate.names.clone(),
                 expires: Timestamp::from_second(certificate.not_after).ok(),
@@ -302,7 +302,7 @@ fn explain_tls(config: &Config, sni: &str) -> Tls {
         HostTls::Passthrough(passthrough) => {
             let upstream = &passthrough.upstream;
             let summary = format!("passed through to {upstream}: no rule for paths applies");
-            Tls { host, summary, ..Tls::default() }
+            ExplainedTls { host, summary, ..ExplainedTls::default() }
         }
         HostTls::WithoutCertificate { .. } => refused(),
     }
@@ -327,10 +327,10 @@ fn explain_upstream(
     config: &Config,
     name: &UpstreamName,
     route: &Route,
-    subject: &Subject<'_>,
+    subject: &HashInput<'_>,
 ) -> Upstream {
     let upstream = config.upstreams.get(name).cloned().unwrap_or_default();
-    let addresses = |endpoints: &[lb_http::Endpoint]| {
+    let addresses = |endpoints: &[lb_http::UpstreamEndpoint]| {
         endpoints.iter().map(|endpoint| endpoint.address).collect::<Vec<_>>()
     };
     let (endpoints, draining) = (addresses(&upstream.endpoints), addresses(&upstream.draining));

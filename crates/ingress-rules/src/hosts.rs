@@ -12,18 +12,18 @@ use std::sync::Arc;
 use http::StatusCode;
 use lb_http::path::Slashes;
 use lb_http::table::{HostRules, WhyShadowed};
-use lb_http::{Action, Canary, HostPattern, Owner, PathPattern, Policy, Route};
+use lb_http::{Action, Canary, HostPattern, PathPattern, Route, RouteOwner, RoutePolicy};
 use lb_proxy::HostTls;
 use lb_rules::model::{Problem, ServiceName};
 
-use super::resolved::{Age, Clients, HostPart, Resolved, Restrictions, Share, Tls};
+use super::resolved::{Age, Clients, HostPart, Resolved, ResolvedTls, Restrictions, Share};
 
 /// Canaries of one path: each request is compared with all of them.
 const MOST_CANARIES: usize = 16;
 
 /// An Ingress that has a host; the least one is the oldest.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Claim {
+pub struct HostClaim {
     pub age: Age,
     pub ingress: ServiceName,
 }
@@ -31,14 +31,14 @@ pub struct Claim {
 /// The Ingresses that have one host, sorted. Most hosts have one.
 #[derive(Debug, Default)]
 pub struct Claims {
-    pub main: Vec<Claim>,
-    pub canaries: Vec<Claim>,
+    pub main: Vec<HostClaim>,
+    pub canaries: Vec<HostClaim>,
     /// Those that only redirect from it.
-    pub redirects: Vec<Claim>,
+    pub redirects: Vec<HostClaim>,
 }
 
 impl Claims {
-    pub fn list(&mut self, part: &HostPart, is_canary: bool) -> &mut Vec<Claim> {
+    pub fn list(&mut self, part: &HostPart, is_canary: bool) -> &mut Vec<HostClaim> {
         match () {
             () if is_canary => &mut self.canaries,
             () if part.gives_way => &mut self.redirects,
@@ -47,7 +47,7 @@ impl Claims {
     }
 
     /// The Ingress that decides to which namespace the host belongs.
-    pub fn oldest(&self) -> Option<&Claim> {
+    pub fn oldest(&self) -> Option<&HostClaim> {
         self.main.first().or(self.redirects.first())
     }
 
@@ -56,14 +56,14 @@ impl Claims {
     }
 }
 
-pub fn insert(claims: &mut Vec<Claim>, claim: Claim) {
+pub fn insert(claims: &mut Vec<HostClaim>, claim: HostClaim) {
     if let Err(index) = claims.binary_search(&claim) {
         claims.reserve_exact(1);
         claims.insert(index, claim);
     }
 }
 
-pub fn remove(claims: &mut Vec<Claim>, claim: &Claim) {
+pub fn remove(claims: &mut Vec<HostClaim>, claim: &HostClaim) {
     if let Ok(index) = claims.binary_search(claim) {
         claims.remove(index);
     }
@@ -107,7 +107,7 @@ impl Combiner<'_> {
             return combined;
         };
         let candidates = if claims.main.is_empty() { &claims.redirects[..1] } else { &claims.main };
-        let mut accepted: Vec<(&Claim, &HostPart)> = Vec::with_capacity(candidates.len());
+        let mut accepted: Vec<(&HostClaim, &HostPart)> = Vec::with_capacity(candidates.len());
         for claim in candidates {
             let Some(part) = self.part(claim) else { continue };
             if self.share_hosts || claim.ingress.namespace == oldest.ingress.namespace {
@@ -128,12 +128,12 @@ impl Combiner<'_> {
         combined
     }
 
-    fn part(&self, claim: &Claim) -> Option<&HostPart> {
+    fn part(&self, claim: &HostClaim) -> Option<&HostPart> {
         self.resolved.get(&claim.ingress)?.part(self.host)
     }
 
-    fn refusal(&self, oldest: &Claim) -> String {
-        let Claim { ingress, .. } = oldest;
+    fn refusal(&self, oldest: &HostClaim) -> String {
+        let HostClaim { ingress, .. } = oldest;
         match self.host {
             HostPattern::Any => format!(
                 "rules without a host belong to namespace {}, whose Ingress {ingress} came first; a defaultBackend \
@@ -153,7 +153,7 @@ impl Combiner<'_> {
 
     fn rules(
         &self,
-        accepted: &[(&Claim, &HostPart)],
+        accepted: &[(&HostClaim, &HostPart)],
         clients: Option<&Clients>,
         combined: &mut Combined,
     ) {
@@ -201,11 +201,11 @@ impl Combiner<'_> {
     /// Decides about the host's TLS. Returns which certificates its clients need.
     fn tls<'a>(
         &self,
-        accepted: &[(&Claim, &'a HostPart)],
+        accepted: &[(&HostClaim, &'a HostPart)],
         combined: &mut Combined,
     ) -> Option<&'a Clients> {
         let clients = accepted.iter().find_map(|(_, part)| part.clients.as_ref());
-        let mut chosen: Option<(&Claim, &Tls)> = None;
+        let mut chosen: Option<(&HostClaim, &ResolvedTls)> = None;
         for (claim, part) in accepted {
             let Some(tls) = &part.tls else { continue };
             match chosen {
@@ -221,11 +221,11 @@ impl Combiner<'_> {
             }
         }
         combined.tls = chosen.map(|(_, tls)| match tls {
-            Tls::Terminate(_, certificate) => HostTls::Terminate {
+            ResolvedTls::Terminate(_, certificate) => HostTls::Terminate {
                 certificate: certificate.clone(),
                 clients: clients.map(|clients| clients.certificates.clone()),
             },
-            Tls::Passthrough(passthrough) => HostTls::Passthrough(passthrough.clone()),
+            ResolvedTls::Passthrough(passthrough) => HostTls::Passthrough(passthrough.clone()),
         });
         clients
     }
@@ -235,7 +235,7 @@ impl Combiner<'_> {
     /// Nor is it for a host that wants other certificates of clients.
     fn without_certificate(
         &self,
-        accepted: &[(&Claim, &HostPart)],
+        accepted: &[(&HostClaim, &HostPart)],
         has_clients: bool,
         combined: &mut Combined,
     ) -> Option<HostTls> {
@@ -271,7 +271,7 @@ impl Combiner<'_> {
 
     fn canary(
         &self,
-        claim: &Claim,
+        claim: &HostClaim,
         main: &HashMap<(Arc<str>, Pattern), usize>,
         combined: &mut Combined,
     ) {
@@ -327,7 +327,7 @@ impl Combiner<'_> {
         Some(&self.resolved.get(ingress)?.restrictions)
     }
 
-    fn share(&self, claim: &Claim) -> Option<&Share> {
+    fn share(&self, claim: &HostClaim) -> Option<&Share> {
         self.resolved.get(&claim.ingress)?.canary.as_ref()
     }
 
@@ -352,7 +352,7 @@ impl Combiner<'_> {
                     format!("host {host} has too many regular expressions; {path} is not served")
                 }
             };
-            let Owner { namespace, name } = &shadowed.route.owner;
+            let RouteOwner { namespace, name } = &shadowed.route.owner;
             combined.add(ServiceName::new(namespace, name), "spec.rules", message);
         }
     }
@@ -360,9 +360,9 @@ impl Combiner<'_> {
 
 impl Share {
     /// Under the main Ingress's policy.
-    fn canary(&self, route: &Arc<Route>, main: &Arc<Policy>) -> Canary {
+    fn canary(&self, route: &Arc<Route>, main: &Arc<RoutePolicy>) -> Canary {
         let policy = if self.balance.is_some() || self.affinity.is_some() {
-            let mut policy = Policy::clone(main);
+            let mut policy = RoutePolicy::clone(main);
             policy.balance = self.balance.clone().unwrap_or(policy.balance);
             policy.affinity = self.affinity.clone().or(policy.affinity);
             Arc::new(policy)
@@ -380,7 +380,7 @@ impl Share {
 }
 
 impl Combined {
-    fn problem(&mut self, claim: &Claim, field: &str, message: String) {
+    fn problem(&mut self, claim: &HostClaim, field: &str, message: String) {
         self.add(claim.ingress.clone(), field, message);
     }
 
@@ -395,8 +395,8 @@ impl Combined {
     }
 }
 
-fn closed(claim: &Claim, why: &str) -> Arc<Route> {
-    let owner = Owner {
+fn closed(claim: &HostClaim, why: &str) -> Arc<Route> {
+    let owner = RouteOwner {
         namespace: claim.ingress.namespace.as_str().into(),
         name: claim.ingress.name.as_str().into(),
     };
@@ -405,10 +405,12 @@ fn closed(claim: &Claim, why: &str) -> Arc<Route> {
     Arc::new(Route { owner, action, canaries: Vec::new(), policy: Arc::default() })
 }
 
-fn same(tls: &Tls, other: &Tls) -> bool {
+fn same(tls: &ResolvedTls, other: &ResolvedTls) -> bool {
     match (tls, other) {
-        (Tls::Terminate(secret, _), Tls::Terminate(other, _)) => secret == other,
-        (Tls::Passthrough(passthrough), Tls::Passthrough(other)) => passthrough == other,
+        (ResolvedTls::Terminate(secret, _), ResolvedTls::Terminate(other, _)) => secret == other,
+        (ResolvedTls::Passthrough(passthrough), ResolvedTls::Passthrough(other)) => {
+            passthrough == other
+        }
         _ => false,
     }
 }

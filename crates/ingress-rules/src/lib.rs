@@ -29,7 +29,7 @@ pub mod snapshot;
 mod state;
 mod upstreams;
 
-pub use delta::{Backends, Delta};
+pub use delta::{Delta, UpstreamTarget};
 pub use named_secrets::{MOST_NAMED, NamedSecrets};
-pub use settings::Settings;
+pub use settings::IngressRuleSettings;
 pub use state::Model;

@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::core::v1::Service;
 use lb_rules::model::{NodeContext, ServiceName, Slices};
 
-use super::Settings;
+use super::IngressRuleSettings;
 use super::secrets::Secrets;
 
 #[derive(Debug, Default)]
-pub struct Objects {
-    pub settings: Settings,
+pub struct IngressObjects {
+    pub settings: IngressRuleSettings,
     pub services: BTreeMap<ServiceName, Box<Service>>,
     pub slices: Slices,
     pub secrets: Secrets,
@@ -18,7 +18,7 @@ pub struct Objects {
     pub node: NodeContext,
 }
 
-impl Objects {
+impl IngressObjects {
     pub fn service(&self, name: &ServiceName) -> Option<&Service> {
         self.services.get(name).map(Box::as_ref)
     }

@@ -39,7 +39,7 @@ pub type Age = Option<Timestamp>;
 pub struct HostPart {
     pub paths: Vec<(PathPattern, Arc<Route>)>,
     pub default: Option<Arc<Route>>,
-    pub tls: Option<Tls>,
+    pub tls: Option<ResolvedTls>,
     /// `spec.tls` names the host, whether its Secret can be used or not.
     pub wants_tls: bool,
     pub clients: Option<Clients>,
@@ -48,7 +48,7 @@ pub struct HostPart {
 }
 
 #[derive(Clone, Debug)]
-pub enum Tls {
+pub enum ResolvedTls {
     /// With the certificate of a Secret; `None`: the default one.
     Terminate(Option<ServiceName>, Arc<Certificate>),
     Passthrough(Arc<Passthrough>),

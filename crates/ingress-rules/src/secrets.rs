@@ -41,7 +41,7 @@ pub(crate) type PairText = (Arc<str>, Arc<str>);
 
 /// What a Secret says about a host.
 #[derive(Debug)]
-pub struct Pair {
+pub struct HostCertificate {
     pub certificate: Option<Arc<Certificate>>,
     pub problem: Option<String>,
 }
@@ -85,10 +85,10 @@ impl Secrets {
         self.0.get(name).is_some_and(|held| held.is_of_type_tls)
     }
 
-    pub fn certificate(&self, name: &ServiceName) -> Pair {
+    pub fn certificate(&self, name: &ServiceName) -> HostCertificate {
         let Some(held) = self.0.get(name) else {
             let problem = Some(format!("Secret {name} does not exist"));
-            return Pair { certificate: None, problem };
+            return HostCertificate { certificate: None, problem };
         };
         let problem = held.invalid.as_ref().map(|why| match held.certificate {
             Some(_) => {
@@ -96,7 +96,7 @@ impl Secrets {
             }
             None => format!("Secret {name} is invalid: {why}"),
         });
-        Pair { certificate: held.certificate.clone(), problem }
+        HostCertificate { certificate: held.certificate.clone(), problem }
     }
 
     /// The clients with certificates of the authorities in `ca.crt`.

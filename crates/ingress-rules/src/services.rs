@@ -3,21 +3,21 @@
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Service, ServicePort};
-use lb_http::upstream::Protocol;
-use lb_http::{Endpoint, Upstream};
+use lb_http::upstream::UpstreamProtocol;
+use lb_http::{Upstream, UpstreamEndpoint};
 use lb_rules::model::{
     AddressFamily, Backend, NodeContext, Pool, Problem, Protocol as Transport, ServiceName,
     ServicePortKey, Slice, Weights, view_pool,
 };
 
-use super::Backends;
+use super::UpstreamTarget;
 
 /// Why requests can't be forwarded to a port of a Service.
 pub(crate) type Unusable = String;
 
 /// A port of a Service.
 #[derive(Debug)]
-pub struct Port<'a> {
+pub struct BackendPort<'a> {
     pub app_protocol: Option<&'a str>,
     /// Host name of an ExternalName Service, and its port.
     external: Option<(&'a str, u16)>,
@@ -27,7 +27,10 @@ pub struct Port<'a> {
 }
 
 /// Looks up a port by its name or number.
-pub(crate) fn find_port<'a>(service: &'a Service, wanted: &str) -> Result<Port<'a>, Unusable> {
+pub(crate) fn find_port<'a>(
+    service: &'a Service,
+    wanted: &str,
+) -> Result<BackendPort<'a>, Unusable> {
     let name = ServiceName::of(&service.metadata);
     let spec = service.spec.as_ref().ok_or_else(|| format!("Service {name} has no spec"))?;
     let number: Option<u16> = wanted.parse().ok();
@@ -48,14 +51,14 @@ pub(crate) fn find_port<'a>(service: &'a Service, wanted: &str) -> Result<Port<'
         }
         let app_protocol = port.and_then(|port| port.app_protocol.as_deref());
         let external = Some((host, number));
-        return Ok(Port { app_protocol, external, name: "", families: Vec::new() });
+        return Ok(BackendPort { app_protocol, external, name: "", families: Vec::new() });
     }
     let port = port.ok_or_else(|| {
         let known: Vec<String> = spec.ports.iter().flatten().map(described).collect();
         let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
         format!("Service {name} has no TCP port {wanted}; it has {known}")
     })?;
-    Ok(Port {
+    Ok(BackendPort {
         app_protocol: port.app_protocol.as_deref(),
         external: None,
         name: port.name.as_deref().unwrap_or_default(),
@@ -85,17 +88,17 @@ fn families(names: &[String]) -> Vec<AddressFamily> {
     families
 }
 
-impl Port<'_> {
+impl BackendPort<'_> {
     pub fn is_external(&self) -> bool {
         self.external.is_some()
     }
 
     /// The protocol in `appProtocol`.
-    pub fn protocol(&self) -> Protocol {
+    pub fn protocol(&self) -> UpstreamProtocol {
         match self.app_protocol.unwrap_or_default() {
-            "kubernetes.io/h2c" | "grpc" => Protocol::H2c,
-            "kubernetes.io/wss" | "https" | "HTTPS" => Protocol::Https,
-            _ => Protocol::Http1,
+            "kubernetes.io/h2c" | "grpc" => UpstreamProtocol::H2c,
+            "kubernetes.io/wss" | "https" | "HTTPS" => UpstreamProtocol::Https,
+            _ => UpstreamProtocol::Http1,
         }
     }
 
@@ -108,9 +111,9 @@ impl Port<'_> {
         weights: &Weights<'_>,
         node: &NodeContext,
         problems: &mut Vec<Problem>,
-    ) -> Backends {
+    ) -> UpstreamTarget {
         if let Some((host, port)) = self.external {
-            return Backends::Name { host: host.into(), port };
+            return UpstreamTarget::Name { host: host.into(), port };
         }
         let mut pools = self.families.iter().map(|&family| {
             let key = ServicePortKey {
@@ -131,10 +134,10 @@ impl Port<'_> {
             endpoints: chosen.serving.iter().map(endpoint).collect(),
             draining: chosen.draining.iter().map(endpoint).collect(),
         };
-        Backends::Endpoints(Arc::new(upstream))
+        UpstreamTarget::Endpoints(Arc::new(upstream))
     }
 }
 
-fn endpoint(backend: &Backend) -> Endpoint {
-    Endpoint { address: (backend.address, backend.port).into(), is_local: backend.local }
+fn endpoint(backend: &Backend) -> UpstreamEndpoint {
+    UpstreamEndpoint { address: (backend.address, backend.port).into(), is_local: backend.local }
 }

@@ -4,7 +4,7 @@ use lb_http::path::Slashes;
 use lb_rules::model::ServiceName;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Settings {
+pub struct IngressRuleSettings {
     /// `spec.controller` of the IngressClasses to serve.
     pub controller: String,
     /// Whether IngressClasses of ingress-nginx are served, too.

@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use lb_http::Table;
+use lb_http::IngressTable;
 use lb_proxy::Config;
 
-use super::{Backends, Delta, Settings};
+use super::{Delta, IngressRuleSettings, UpstreamTarget};
 
 /// The snapshot before the first change.
-pub fn new_config(settings: &Settings) -> Config {
-    Config { table: Table::new(settings.slashes), ..Config::default() }
+pub fn new_config(settings: &IngressRuleSettings) -> Config {
+    Config { table: IngressTable::new(settings.slashes), ..Config::default() }
 }
 
 /// Changes a snapshot. Upstreams that are names in DNS have no endpoints until these are resolved.
@@ -20,10 +20,10 @@ pub fn apply_changes(config: &mut Config, delta: &Delta) {
     }
     for (upstream, backends) in &delta.upstreams {
         match backends {
-            Some(Backends::Endpoints(endpoints)) => {
+            Some(UpstreamTarget::Endpoints(endpoints)) => {
                 config.upstreams.insert(upstream.clone(), Arc::clone(endpoints));
             }
-            Some(Backends::Name { .. }) => {
+            Some(UpstreamTarget::Name { .. }) => {
                 config.upstreams.insert(upstream.clone(), Arc::default());
             }
             None => {
@@ -41,8 +41,8 @@ pub fn apply_changes(config: &mut Config, delta: &Delta) {
 
 #[cfg(test)]
 mod tests {
-    use lb_http::upstream::Protocol;
-    use lb_http::{Endpoint, Upstream, UpstreamName};
+    use lb_http::upstream::UpstreamProtocol;
+    use lb_http::{Upstream, UpstreamEndpoint, UpstreamName};
 
     use super::*;
 
@@ -52,15 +52,16 @@ mod tests {
             namespace: "default".into(),
             service: "web".into(),
             port: "80".into(),
-            protocol: Protocol::Http1,
+            protocol: UpstreamProtocol::Http1,
             tls: None,
         };
-        let endpoints = vec![Endpoint { address: ([10, 0, 0, 1], 80).into(), is_local: false }];
+        let endpoints =
+            vec![UpstreamEndpoint { address: ([10, 0, 0, 1], 80).into(), is_local: false }];
         let endpoints = Arc::new(Upstream { endpoints, draining: Vec::new() });
         let mut config = Config::default();
         for (backends, count) in [
-            (Backends::Endpoints(endpoints), 1),
-            (Backends::Name { host: "a.test".into(), port: 80 }, 0),
+            (UpstreamTarget::Endpoints(endpoints), 1),
+            (UpstreamTarget::Name { host: "a.test".into(), port: 80 }, 0),
         ] {
             let upstreams = [(upstream.clone(), Some(backends))].into();
             apply_changes(&mut config, &Delta { upstreams, ..Delta::default() });

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use lb_http::{Upstream, UpstreamName};
 use lb_rules::model::{ObjectRef, Problem, ServiceName, Slice, Weights};
 
-use super::objects::Objects;
-use super::{Backends, services};
+use super::objects::IngressObjects;
+use super::{UpstreamTarget, services};
 
 #[derive(Debug, Default)]
 pub struct Upstreams {
@@ -20,7 +20,7 @@ struct UpstreamState {
     /// The Ingresses that use it.
     users: BTreeSet<ServiceName>,
     /// As they were reported last.
-    backends: Option<Backends>,
+    backends: Option<UpstreamTarget>,
     /// Of slices.
     problems: Vec<Problem>,
 }
@@ -29,7 +29,7 @@ struct UpstreamState {
 #[derive(Debug, Default)]
 pub struct UpstreamChange {
     /// `Some(None)`: it is gone.
-    pub backends: Option<Option<Backends>>,
+    pub backends: Option<Option<UpstreamTarget>>,
     /// Ingresses whose problems may change.
     pub troubled: BTreeSet<ServiceName>,
     /// Slices whose problems may change.
@@ -62,7 +62,7 @@ impl Upstreams {
     }
 
     /// Computes the endpoints again; removes an upstream without users.
-    pub fn settle(&mut self, name: &UpstreamName, objects: &Objects) -> UpstreamChange {
+    pub fn settle(&mut self, name: &UpstreamName, objects: &IngressObjects) -> UpstreamChange {
         let Some(state) = self.upstreams.get_mut(name) else { return UpstreamChange::default() };
         let mut change =
             UpstreamChange { slices: slices_of(&state.problems), ..UpstreamChange::default() };
@@ -108,10 +108,10 @@ impl Upstreams {
     }
 }
 
-fn compute(name: &UpstreamName, objects: &Objects) -> (Backends, Vec<Problem>) {
+fn compute(name: &UpstreamName, objects: &IngressObjects) -> (UpstreamTarget, Vec<Problem>) {
     let service = service_of(name);
     let mut problems = Vec::new();
-    let nothing = || Backends::Endpoints(Arc::new(Upstream::default()));
+    let nothing = || UpstreamTarget::Endpoints(Arc::new(Upstream::default()));
     let backends = match objects.service(&service) {
         Some(object) => match services::find_port(object, &name.port) {
             Ok(port) => {
@@ -123,7 +123,7 @@ fn compute(name: &UpstreamName, objects: &Objects) -> (Backends, Vec<Problem>) {
             Err(_) => nothing(),
         },
         // Names of Services have no dots: this is the host of an authentication server.
-        None if name.service.contains('.') => Backends::Name {
+        None if name.service.contains('.') => UpstreamTarget::Name {
             host: name.service.clone(),
             port: name.port.parse().unwrap_or_default(),
         },
@@ -136,10 +136,10 @@ fn service_of(name: &UpstreamName) -> ServiceName {
     ServiceName::new(&name.namespace, &name.service)
 }
 
-fn is_empty(backends: &Backends) -> bool {
+fn is_empty(backends: &UpstreamTarget) -> bool {
     match backends {
-        Backends::Endpoints(upstream) => upstream.endpoints.is_empty(),
-        Backends::Name { .. } => false,
+        UpstreamTarget::Endpoints(upstream) => upstream.endpoints.is_empty(),
+        UpstreamTarget::Name { .. } => false,
     }
 }
 

@@ -24,9 +24,9 @@ pub struct IngressOptions {
     pub node_name: Option<String>,
     /// Only objects of this namespace are watched.
     pub namespace: Option<String>,
-    pub model: lb_ingress_rules::Settings,
+    pub model: lb_ingress_rules::IngressRuleSettings,
     /// Without its listeners and its access log.
-    pub proxy: lb_proxy::Settings,
+    pub proxy: lb_proxy::ProxySettings,
     pub access_log: AccessLogFormat,
     pub listeners: ListenAddresses,
     pub session_key_file: Option<PathBuf>,

@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use lb_connections::{Limits, Room, accept_all};
-use lb_ingress_rules::explain::{self, Explanation, Request};
+use lb_connections::{AdmissionLimits, Room, accept_all};
+use lb_ingress_rules::explain::{self, ExplainedRequest, Explanation};
 use lb_proxy::Config;
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use serde::{Deserialize, Serialize};
@@ -22,7 +22,7 @@ use tokio::time::sleep;
 
 use super::controller::IngressAnnotations;
 
-const CONTROL_LIMITS: Limits = Limits::new(16, 0, 16);
+const CONTROL_LIMITS: AdmissionLimits = AdmissionLimits::new(16, 0, 16);
 const MAX_REQUEST_BYTES: u64 = 256 << 10;
 const CONTROL_TIMEOUT: Duration = Duration::from_secs(30);
 /// A predecessor may still hold the name.
@@ -31,7 +31,7 @@ const BIND_RETRY_INTERVAL: Duration = Duration::from_millis(20);
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 enum ControlRequest {
-    Explain(Request),
+    Explain(ExplainedRequest),
     TakeOver,
 }
 
@@ -149,7 +149,7 @@ fn send(stream: &StdStream, question: &ControlRequest) -> Result<()> {
 }
 
 /// Asks the proxy at this address. `None`: none listens there.
-pub fn ask_proxy(address: &SocketAddr, request: &Request) -> Result<Option<Explanation>> {
+pub fn ask_proxy(address: &SocketAddr, request: &ExplainedRequest) -> Result<Option<Explanation>> {
     let Some((mut stream, user)) = connect(address)? else { return Ok(None) };
     let own = nix::unistd::geteuid().as_raw();
     // Any process may have bound an abstract name. Only root may ask another user's.

@@ -11,7 +11,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use k8s_openapi::api::networking::v1::{Ingress, IngressLoadBalancerIngress};
 use lb_http::HostPattern;
 use lb_ingress_rules::snapshot;
-use lb_ingress_rules::{Backends, Delta, MOST_NAMED, Model, NamedSecrets, Settings};
+use lb_ingress_rules::{
+    Delta, IngressRuleSettings, MOST_NAMED, Model, NamedSecrets, UpstreamTarget,
+};
 use lb_process::notices::{Notice, NoticeObject, NoticeReason, Notices};
 use lb_proxy::{Config, HostTls};
 use lb_rules::model::{Kind, Object, ObjectRef, Problem, ServiceName};
@@ -82,7 +84,7 @@ struct KnownIngress {
 
 impl IngressController {
     pub fn new(
-        settings: Settings,
+        settings: IngressRuleSettings,
         outlets: ControllerOutputs,
         resolved: mpsc::UnboundedSender<ResolvedUpstream>,
         secrets: watch::Sender<BTreeSet<ObjectRef>>,
@@ -248,7 +250,7 @@ impl IngressController {
         snapshot::apply_changes(&mut self.snapshot, delta);
         for (upstream, backends) in &delta.upstreams {
             let target = match backends {
-                Some(Backends::Name { host, port }) => Some((Arc::clone(host), *port)),
+                Some(UpstreamTarget::Name { host, port }) => Some((Arc::clone(host), *port)),
                 _ => None,
             };
             self.names.set(upstream, target);

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::stream::{self, StreamExt};
-use lb_http::{Endpoint, Upstream, UpstreamName, target};
+use lb_http::{Upstream, UpstreamEndpoint, UpstreamName, target};
 use tokio::net::lookup_host;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{sleep, timeout};
@@ -123,8 +123,10 @@ async fn resolve_name(target: &NameTarget) -> Option<Upstream> {
             false
         }
     };
-    let mut endpoints: Vec<Endpoint> =
-        found.filter(is_allowed).map(|address| Endpoint { address, is_local: false }).collect();
+    let mut endpoints: Vec<UpstreamEndpoint> = found
+        .filter(is_allowed)
+        .map(|address| UpstreamEndpoint { address, is_local: false })
+        .collect();
     endpoints.sort();
     endpoints.dedup();
     Some(Upstream { endpoints, draining: Vec::new() })
@@ -153,7 +155,7 @@ mod tests {
             namespace: "a".into(),
             service: "b".into(),
             port: "80".into(),
-            protocol: lb_http::upstream::Protocol::Http1,
+            protocol: lb_http::upstream::UpstreamProtocol::Http1,
             tls: None,
         };
         names.set(&upstream, Some((Arc::from("192.0.2.1"), 80)));

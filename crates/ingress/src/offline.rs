@@ -5,17 +5,17 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::Result;
-use lb_ingress_rules::explain::{self, Explanation, Request};
+use lb_ingress_rules::explain::{self, ExplainedRequest, Explanation};
 use lb_ingress_rules::snapshot;
-use lb_ingress_rules::{Model, Settings};
+use lb_ingress_rules::{IngressRuleSettings, Model};
 use lb_rules::model::{Kind, Object};
 use lb_source::Manifests;
 
 /// Explains a request by the objects in files and directories.
 pub fn explain_manifests(
     paths: &[PathBuf],
-    settings: Settings,
-    request: &Request,
+    settings: IngressRuleSettings,
+    request: &ExplainedRequest,
 ) -> Result<Explanation> {
     let objects = Manifests::of_kinds(paths.to_vec(), &Kind::OF_INGRESS)?.objects();
     let mut annotations = BTreeMap::new();

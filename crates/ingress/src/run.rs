@@ -87,7 +87,7 @@ pub async fn run_ingress(options: IngressOptions) -> Result<()> {
 
     let predecessor = connect_predecessor(&control_address)?;
     let access_log = access_log::start_access_log(options.access_log)?;
-    let settings = lb_proxy::Settings { access_log, ..options.proxy };
+    let settings = lb_proxy::ProxySettings { access_log, ..options.proxy };
     let proxy = start_proxy(settings, options.listeners, predecessor.as_ref(), &controller)?;
     metrics.add(proxy.metrics());
     health.set_ready(true);
@@ -278,7 +278,7 @@ fn connect_predecessor(address: &std::os::unix::net::SocketAddr) -> Result<Optio
 
 /// Opens the ports, or takes them over.
 fn start_proxy(
-    mut settings: lb_proxy::Settings,
+    mut settings: lb_proxy::ProxySettings,
     listeners: ListenAddresses,
     predecessor: Option<&Predecessor>,
     controller: &IngressController,

@@ -14,7 +14,7 @@ use super::{Selector, Traffic};
 /// A backend.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Backend {
+pub struct ListedBackend {
     pub address: String,
     pub protocol: &'static str,
     /// `serving`: it gets new connections; `draining`: it keeps those that it has.
@@ -48,7 +48,7 @@ pub struct Serves {
 }
 
 /// The backends of the selected Services; if all are selected, also those without connections.
-pub fn backends(reading: &Reading, meant: &Selector) -> Vec<Backend> {
+pub fn backends(reading: &Reading, meant: &Selector) -> Vec<ListedBackend> {
     let mut serves: BTreeMap<u32, Vec<Serves>> = BTreeMap::new();
     for (&index, owner) in &reading.service_ports {
         if !meant.matches(&owner.service) {
@@ -69,7 +69,7 @@ pub fn backends(reading: &Reading, meant: &Selector) -> Vec<Backend> {
             }
         }
     }
-    let mut found: Vec<(BackendKey, Backend)> = Vec::new();
+    let mut found: Vec<(BackendKey, ListedBackend)> = Vec::new();
     for (&index, backend) in &reading.backends {
         let serves = serves.remove(&index);
         if serves.is_none() && !meant.is_everything() {
@@ -84,7 +84,7 @@ pub fn backends(reading: &Reading, meant: &Selector) -> Vec<Backend> {
         };
         found.push((
             backend.key,
-            Backend {
+            ListedBackend {
                 address: backend.key.to_string(),
                 protocol: protocol_name(backend.key.protocol),
                 state,

@@ -13,12 +13,12 @@ use lb_rules::notation::protocol_name;
 use serde::Serialize;
 
 use super::Selector;
-use super::reading::{Owner, Reading};
+use super::reading::{IndexOwner, Reading};
 
 /// The phase of a connection: [`Phase`], for the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, ValueEnum)]
 #[serde(rename_all = "camelCase")]
-pub enum State {
+pub enum FlowPhase {
     /// The client has sent; the backend has not replied
     Nascent,
     /// The backend has replied
@@ -33,7 +33,7 @@ pub enum State {
     Closed,
 }
 
-impl State {
+impl FlowPhase {
     pub const ALL: [Self; 6] = [
         Self::Nascent,
         Self::Answered,
@@ -69,8 +69,8 @@ impl State {
 
 /// A flow of either family, as in the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Record {
-    pub state: State,
+pub struct FlowRecord {
+    pub state: FlowPhase,
     pub seen: Ticks,
     pub protocol: u8,
     pub client: SocketAddr,
@@ -81,14 +81,14 @@ pub struct Record {
     pub service_port: u32,
 }
 
-impl Record {
+impl FlowRecord {
     pub fn of<F: Family>(state: FlowState, seen: Ticks, flow: &layout::Flow<F>) -> Option<Self>
     where
         F::Address: Into<IpAddr>,
     {
         let end = |address: F::Address, port| SocketAddr::new(address.into(), port);
         Some(Self {
-            state: State::of(state)?,
+            state: FlowPhase::of(state)?,
             seen,
             protocol: flow.protocol,
             client: end(flow.client, flow.client_port),
@@ -104,7 +104,7 @@ impl Record {
 /// A connection through a Service.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Flow {
+pub struct ListedFlow {
     /// Empty if its Service was deleted.
     pub namespace: String,
     pub service: String,
@@ -113,7 +113,7 @@ pub struct Flow {
     pub client: String,
     pub frontend: String,
     pub backend: String,
-    pub state: State,
+    pub state: FlowPhase,
     pub idle_seconds: f64,
     /// `stack`: through the kernel's stack to a backend on this node; `forwarded`: by the data
     /// plane; `ipip`, `gue`: through a tunnel to the backend's node.
@@ -124,18 +124,18 @@ pub struct Flow {
 
 /// An address, perhaps with a port: `10.244.1.10`, `10.244.1.10:8080`, `[fd00::1]:8080`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct End {
+pub struct FlowEnd {
     pub address: IpAddr,
     pub port: Option<u16>,
 }
 
-impl End {
+impl FlowEnd {
     fn matches(&self, end: SocketAddr) -> bool {
         self.address == end.ip() && self.port.is_none_or(|port| port == end.port())
     }
 }
 
-impl FromStr for End {
+impl FromStr for FlowEnd {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -156,8 +156,8 @@ impl FromStr for End {
 #[derive(Clone, Debug, Default)]
 pub struct Filter {
     pub client: Option<IpNet>,
-    pub backend: Option<End>,
-    pub state: Option<State>,
+    pub backend: Option<FlowEnd>,
+    pub state: Option<FlowPhase>,
     pub service: Selector,
 }
 
@@ -167,7 +167,7 @@ impl Filter {
         self.client.is_some() || self.backend.is_some() || !self.service.is_everything()
     }
 
-    fn matches(&self, record: &Record, origins: &Origins) -> bool {
+    fn matches(&self, record: &FlowRecord, origins: &FlowOwners) -> bool {
         self.state.is_none_or(|state| state == record.state)
             && self.client.is_none_or(|clients| clients.contains(&record.client.ip()))
             && self.backend.is_none_or(|backend| backend.matches(record.backend))
@@ -178,21 +178,21 @@ impl Filter {
 /// The Services of flows. A flow outlives its Service, and another Service may get the index: it
 /// is the flow's Service only if it has the flow's frontend.
 #[derive(Debug, Default)]
-pub struct Origins(HashMap<u32, Origin>);
+pub struct FlowOwners(HashMap<u32, FlowOwner>);
 
 #[derive(Debug)]
-struct Origin {
-    owner: Owner,
+struct FlowOwner {
+    owner: IndexOwner,
     frontends: HashSet<SocketAddr>,
     node_ports: HashSet<u16>,
 }
 
-impl Origins {
+impl FlowOwners {
     pub fn of(reading: &Reading) -> Self {
         let mut origins = HashMap::new();
         for (&index, owner) in &reading.service_ports {
             let (frontends, node_ports) = (HashSet::new(), HashSet::new());
-            origins.insert(index, Origin { owner: owner.clone(), frontends, node_ports });
+            origins.insert(index, FlowOwner { owner: owner.clone(), frontends, node_ports });
         }
         for (key, frontend) in &reading.frontends {
             let Some(origin) = origins.get_mut(&frontend.service_port) else { continue };
@@ -205,7 +205,7 @@ impl Origins {
         Self(origins)
     }
 
-    fn origin(&self, record: &Record) -> Option<&Origin> {
+    fn origin(&self, record: &FlowRecord) -> Option<&FlowOwner> {
         let origin = self.0.get(&record.service_port)?;
         let destination = record.frontend;
         let has = origin.owner.protocol == record.protocol
@@ -214,7 +214,7 @@ impl Origins {
         has.then_some(origin)
     }
 
-    fn is_of(&self, record: &Record, meant: &Selector) -> bool {
+    fn is_of(&self, record: &FlowRecord, meant: &Selector) -> bool {
         self.origin(record).is_some_and(|origin| {
             let is_port = |port: &String| {
                 *port == origin.owner.port || *port == record.frontend.port().to_string()
@@ -226,19 +226,20 @@ impl Origins {
 
 /// The selected flows, ordered by client.
 pub fn flows(
-    records: impl Iterator<Item = Record>,
+    records: impl Iterator<Item = FlowRecord>,
     filter: &Filter,
-    origins: &Origins,
+    origins: &FlowOwners,
     now: Ticks,
-) -> Vec<Flow> {
-    let mut found: Vec<Record> = records.filter(|record| filter.matches(record, origins)).collect();
+) -> Vec<ListedFlow> {
+    let mut found: Vec<FlowRecord> =
+        records.filter(|record| filter.matches(record, origins)).collect();
     found.sort_unstable_by_key(|r| (r.client, r.frontend, r.protocol, r.backend));
     found.iter().map(|record| flow(record, origins, now)).collect()
 }
 
-fn flow(record: &Record, origins: &Origins, now: Ticks) -> Flow {
+fn flow(record: &FlowRecord, origins: &FlowOwners, now: Ticks) -> ListedFlow {
     let owner = origins.origin(record).map(|origin| &origin.owner);
-    let part = |part: fn(&Owner) -> &String| owner.map_or(String::new(), |o| part(o).clone());
+    let part = |part: fn(&IndexOwner) -> &String| owner.map_or(String::new(), |o| part(o).clone());
     let path = match record.kind {
         kind if kind.has(FlowKind::TUNNELLED) && kind.has(FlowKind::IN_UDP) => "gue",
         kind if kind.has(FlowKind::TUNNELLED) => "ipip",
@@ -246,7 +247,7 @@ fn flow(record: &Record, origins: &Origins, now: Ticks) -> Flow {
         _ => "stack",
     };
     let has_snat = record.kind.has(FlowKind::SNAT);
-    Flow {
+    ListedFlow {
         namespace: part(|owner| &owner.service.namespace),
         service: part(|owner| &owner.service.name),
         port: part(|owner| &owner.port),
@@ -264,28 +265,32 @@ fn flow(record: &Record, origins: &Origins, now: Ticks) -> Flow {
 /// Numbers of flows.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Counts {
+pub struct FlowCounts {
     pub total: u64,
-    pub by_state: BTreeMap<State, u64>,
+    pub by_state: BTreeMap<FlowPhase, u64>,
 }
 
-impl Counts {
+impl FlowCounts {
     /// Counts flows by their states.
     pub fn of_states(states: impl Iterator<Item = FlowState>, filter: &Filter) -> Self {
-        let meant = |state: &State| filter.state.is_none_or(|wanted| wanted == *state);
-        Self::of(states.filter_map(State::of).filter(meant))
+        let meant = |state: &FlowPhase| filter.state.is_none_or(|wanted| wanted == *state);
+        Self::of(states.filter_map(FlowPhase::of).filter(meant))
     }
 
-    fn of(states: impl Iterator<Item = State>) -> Self {
-        let mut counts = [0; State::ALL.len()];
+    fn of(states: impl Iterator<Item = FlowPhase>) -> Self {
+        let mut counts = [0; FlowPhase::ALL.len()];
         states.for_each(|state| counts[state as usize] += 1);
-        let by_state = State::ALL.into_iter().zip(counts).collect();
+        let by_state = FlowPhase::ALL.into_iter().zip(counts).collect();
         Self { total: counts.iter().sum(), by_state }
     }
 }
 
 /// Counts the selected flows by their records.
-pub fn count(records: impl Iterator<Item = Record>, filter: &Filter, origins: &Origins) -> Counts {
+pub fn count(
+    records: impl Iterator<Item = FlowRecord>,
+    filter: &Filter,
+    origins: &FlowOwners,
+) -> FlowCounts {
     let meant = records.filter(|record| filter.matches(record, origins));
-    Counts::of(meant.map(|record| record.state))
+    FlowCounts::of(meant.map(|record| record.state))
 }

@@ -23,14 +23,16 @@ mod tests;
 pub mod trace;
 mod traffic;
 
-pub use backends::{Backend, Serves, backends};
-pub use flows::{Counts, End, Filter, Flow, Origins, Record, State, count, flows};
+pub use backends::{ListedBackend, Serves, backends};
+pub use flows::{
+    Filter, FlowCounts, FlowEnd, FlowOwners, FlowPhase, FlowRecord, ListedFlow, count, flows,
+};
 pub use frontends::{Frontend, frontends};
 pub use maglev::{Departure, Evenness, Share, Spread, spreads};
 pub use names::LiveNames;
 pub use rates::{CounterSample, Rate, Rates, ReasonRate, Sort, format_short};
-pub use reading::{FoundBackend, Owner, Reading, TunnelNodes};
+pub use reading::{FoundBackend, IndexOwner, Reading, TunnelNodes};
 pub use select::Selector;
-pub use services::{Destination, Member, Pool, Port, Service, services};
+pub use services::{Destination, ListedPool, ListedPort, ListedService, Member, services};
 pub use status::{Fill, Severity, Status, StatusFindings, trouble_of_path, trouble_of_peer};
 pub use traffic::Traffic;

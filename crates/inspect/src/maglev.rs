@@ -7,7 +7,7 @@ use lb_rules::notation::protocol_name;
 use serde::Serialize;
 
 use super::Selector;
-use super::reading::{Owner, Reading};
+use super::reading::{IndexOwner, Reading};
 
 /// The table of one pool.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -68,7 +68,7 @@ pub struct Departure {
 
 /// The tables of the selected Services; pools without backends have none.
 pub fn spreads(reading: &Reading, meant: &Selector) -> Vec<Spread> {
-    let mut owners: Vec<(&Owner, u32)> = reading
+    let mut owners: Vec<(&IndexOwner, u32)> = reading
         .service_ports
         .iter()
         .filter(|(_, owner)| meant.matches(&owner.service))
@@ -85,7 +85,7 @@ pub fn spreads(reading: &Reading, meant: &Selector) -> Vec<Spread> {
         .collect()
 }
 
-fn is_port(reading: &Reading, owner: &Owner, index: u32, meant: &Selector) -> bool {
+fn is_port(reading: &Reading, owner: &IndexOwner, index: u32, meant: &Selector) -> bool {
     let Some(port) = &meant.port else { return true };
     let destination = || reading.frontends.iter().filter(|(_, f)| f.service_port == index);
     owner.port == *port || destination().any(|(key, _)| key.port.to_string() == *port)
@@ -94,7 +94,7 @@ fn is_port(reading: &Reading, owner: &Owner, index: u32, meant: &Selector) -> bo
 /// `None`: the pool has no backends.
 fn spread(
     reading: &Reading,
-    owner: &Owner,
+    owner: &IndexOwner,
     index: u32,
     scope: Scope,
     scope_name: &'static str,

@@ -8,7 +8,7 @@ use lb_common::layout::{Member, ServicePortName, map};
 use lb_kernel::Plain;
 use nix::net::if_::if_indextoname;
 
-use crate::trace::story::Names;
+use crate::trace::story::NameLookup;
 
 /// Names of service ports in the maps, and present names of this machine's interfaces.
 pub struct LiveNames {
@@ -26,7 +26,7 @@ impl LiveNames {
     }
 }
 
-impl Names for LiveNames {
+impl NameLookup for LiveNames {
     fn service_port(&self, index: u32) -> String {
         let Ok(Plain(name)) = self.service_ports.get(&index, 0) else {
             return format!("service port {index}");

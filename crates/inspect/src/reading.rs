@@ -18,7 +18,7 @@ use super::Traffic;
 #[derive(Clone, Debug, Default)]
 pub struct Reading {
     /// Service ports with any entries, by index.
-    pub service_ports: BTreeMap<u32, Owner>,
+    pub service_ports: BTreeMap<u32, IndexOwner>,
     pub frontends: BTreeMap<FrontendKey, layout::Frontend>,
     /// The slots of each pool with backends, by the pool's index: indexes of backends.
     pub pools: BTreeMap<u32, Vec<u32>>,
@@ -43,7 +43,7 @@ pub struct TunnelNodes {
 
 /// The owner of an index.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Owner {
+pub struct IndexOwner {
     pub service: ServiceName,
     /// The port's name; empty if it has none.
     pub port: String,
@@ -128,7 +128,7 @@ impl Reading {
     pub(super) fn name_the_nameless(&mut self) {
         for (key, frontend) in &self.frontends {
             let index = frontend.service_port;
-            self.service_ports.entry(index).or_insert_with(|| Owner::nameless(index, key));
+            self.service_ports.entry(index).or_insert_with(|| IndexOwner::nameless(index, key));
         }
     }
 
@@ -152,7 +152,7 @@ impl Reading {
     }
 }
 
-impl Owner {
+impl IndexOwner {
     /// An owner in a namespace that no Service can have.
     fn nameless(index: u32, frontend: &FrontendKey) -> Self {
         Self {
@@ -169,7 +169,7 @@ impl Owner {
     }
 }
 
-impl From<&layout::ServicePortName> for Owner {
+impl From<&layout::ServicePortName> for IndexOwner {
     fn from(name: &layout::ServicePortName) -> Self {
         Self {
             service: ServiceName::new(name.namespace.as_str(), name.service.as_str()),
@@ -180,7 +180,7 @@ impl From<&layout::ServicePortName> for Owner {
     }
 }
 
-impl Default for Owner {
+impl Default for IndexOwner {
     fn default() -> Self {
         let service = ServiceName::default();
         Self { service, port: String::new(), protocol: protocol::TCP, family: 4 }

@@ -10,22 +10,22 @@ use lb_rules::model::{ServiceName, forwarding_name};
 use lb_rules::notation::{frontend_kind_name, protocol_name};
 use serde::Serialize;
 
-use super::reading::{Owner, Reading, TunnelNodes};
+use super::reading::{IndexOwner, Reading, TunnelNodes};
 use super::{Selector, Traffic};
 
 /// A Service in the data plane.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Service {
+pub struct ListedService {
     pub namespace: String,
     pub name: String,
-    pub ports: Vec<Port>,
+    pub ports: Vec<ListedPort>,
 }
 
 /// A service port.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Port {
+pub struct ListedPort {
     /// Empty if it has none.
     pub name: String,
     pub protocol: &'static str,
@@ -44,9 +44,9 @@ pub struct Port {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tunnel_nodes: Option<TunnelNodes>,
     /// Backends in the whole cluster.
-    pub cluster_pool: Pool,
+    pub cluster_pool: ListedPool,
     /// Backends on this node.
-    pub local_pool: Pool,
+    pub local_pool: ListedPool,
     pub traffic: Traffic,
 }
 
@@ -62,7 +62,7 @@ pub struct Destination {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Pool {
+pub struct ListedPool {
     /// Size of its table; 0 without backends.
     pub slots: usize,
     /// Checksum of the table: nodes with the same backends have the same. Empty without backends.
@@ -80,7 +80,7 @@ pub struct Member {
     pub local: bool,
 }
 
-impl Port {
+impl ListedPort {
     /// All its backends, in one pool or the other.
     pub fn backends(&self) -> impl Iterator<Item = &Member> {
         let cluster = &self.cluster_pool.backends;
@@ -109,24 +109,24 @@ impl Destination {
 }
 
 /// The selected Services, by namespace and name.
-pub fn services(reading: &Reading, meant: &Selector) -> Vec<Service> {
+pub fn services(reading: &Reading, meant: &Selector) -> Vec<ListedService> {
     let mut frontends: BTreeMap<u32, Vec<(&FrontendKey, &layout::Frontend)>> = BTreeMap::new();
     for found in &reading.frontends {
         frontends.entry(found.1.service_port).or_default().push(found);
     }
-    let mut services: BTreeMap<&ServiceName, Vec<(&Owner, u32)>> = BTreeMap::new();
+    let mut services: BTreeMap<&ServiceName, Vec<(&IndexOwner, u32)>> = BTreeMap::new();
     for (&index, owner) in &reading.service_ports {
         if meant.matches(&owner.service) {
             services.entry(&owner.service).or_default().push((owner, index));
         }
     }
-    let service = |(name, mut ports): (&ServiceName, Vec<(&Owner, u32)>)| {
+    let service = |(name, mut ports): (&ServiceName, Vec<(&IndexOwner, u32)>)| {
         ports.sort();
         let ports = ports.into_iter().map(|(owner, index)| {
             port(reading, owner, index, frontends.get(&index).map_or(&[], Vec::as_slice))
         });
-        let is_meant = |port: &Port| meant.port.as_ref().is_none_or(|p| port.is_called(p));
-        Service {
+        let is_meant = |port: &ListedPort| meant.port.as_ref().is_none_or(|p| port.is_called(p));
+        ListedService {
             namespace: name.namespace.clone(),
             name: name.name.clone(),
             ports: ports.filter(is_meant).collect(),
@@ -137,10 +137,10 @@ pub fn services(reading: &Reading, meant: &Selector) -> Vec<Service> {
 
 fn port(
     reading: &Reading,
-    owner: &Owner,
+    owner: &IndexOwner,
     index: u32,
     frontends: &[(&FrontendKey, &layout::Frontend)],
-) -> Port {
+) -> ListedPort {
     // All frontends have the same settings of the service port; only those of lent ports are always masqueraded.
     let any = frontends.first().map(|(_, frontend)| **frontend);
     let policy =
@@ -148,7 +148,7 @@ fn port(
     let forwarding = frontends.iter().map(|(_, frontend)| frontend.forwarding).max();
     let forwarding = Forwarding::of_number(forwarding.unwrap_or(0));
     let affinity = any.map(|frontend| frontend.affinity).filter(|seconds| *seconds > 0);
-    Port {
+    ListedPort {
         name: owner.port.clone(),
         protocol: protocol_name(owner.protocol),
         family: owner.family_name(),
@@ -170,7 +170,7 @@ fn port(
     }
 }
 
-fn pool(reading: &Reading, service_port: u32, scope: Scope) -> Pool {
+fn pool(reading: &Reading, service_port: u32, scope: Scope) -> ListedPool {
     let members = reading.members(service_port, scope);
     let mut members: Vec<_> = members
         .into_iter()
@@ -192,5 +192,5 @@ fn pool(reading: &Reading, service_port: u32, scope: Scope) -> Pool {
         0 => String::new(),
         checksum => format!("{checksum:016x}"),
     };
-    Pool { slots, checksum, backends: members.into_iter().map(member).collect() }
+    ListedPool { slots, checksum, backends: members.into_iter().map(member).collect() }
 }

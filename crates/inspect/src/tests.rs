@@ -9,7 +9,7 @@ use lb_common::layout::{FlowKind, FlowState, Forwarding, FrontendKind, Ticks};
 use lb_common::maglev::{DEFAULT_WEIGHT, Weight};
 use lb_plan::{Change, FoundBackend, Planner, Snapshot, Step};
 use lb_rules::model::{
-    self, AddressFamily, Policy, Protocol, ServiceName, ServicePort, ServicePortKey,
+    self, AddressFamily, Protocol, ServiceName, ServicePort, ServicePortKey, TrafficPolicy,
 };
 
 use super::*;
@@ -50,7 +50,7 @@ fn wanted() -> BTreeMap<ServicePortKey, Option<ServicePort>> {
         cluster: endpoints(&["10.244.1.10", "10.244.2.10", "10.244.2.11"]),
         local: endpoints(&["10.244.1.10"]),
         populated: true,
-        external_policy: Policy::Local,
+        external_policy: TrafficPolicy::Local,
         affinity: Some(Duration::from_secs(60)),
         source_ranges: vec!["192.0.2.0/24".parse().unwrap()],
         ..ServicePort::default()
@@ -116,7 +116,7 @@ fn a_service_is_shown_with_its_frontends_policies_and_pools() {
     let slots: u32 = web.cluster_pool.backends.iter().map(|member| member.slots).sum();
     assert_eq!(slots as usize, web.cluster_pool.slots);
     assert_eq!(web.backends().count(), 3, "each once");
-    assert_eq!(all[0].ports[0].cluster_pool, Pool::default());
+    assert_eq!(all[0].ports[0].cluster_pool, ListedPool::default());
 }
 
 #[test]
@@ -218,9 +218,15 @@ fn without_names_service_ports_go_by_their_index() {
     assert_eq!(all[0].name, indexes[0].to_string());
 }
 
-fn record(client: &str, frontend: &str, backend: &str, state: State, service_port: u32) -> Record {
+fn record(
+    client: &str,
+    frontend: &str,
+    backend: &str,
+    state: FlowPhase,
+    service_port: u32,
+) -> FlowRecord {
     let end = |text: &str| text.parse().unwrap();
-    Record {
+    FlowRecord {
         state,
         seen: Ticks::from_nanoseconds(5_000_000_000),
         protocol: protocol::TCP,
@@ -234,25 +240,25 @@ fn record(client: &str, frontend: &str, backend: &str, state: State, service_por
 }
 
 /// Two through `shop/web`, one through a Service that is gone whose index `shop/web` has now.
-fn records(reading: &Reading) -> Vec<Record> {
+fn records(reading: &Reading) -> Vec<FlowRecord> {
     let web = reading.frontends.values().find(|frontend| frontend.restricted == 1).unwrap();
     let web = web.service_port;
     let (one, other) = ("10.244.1.10:8080", "10.244.2.10:8080");
     let mut forwarded =
-        record("198.51.100.1:2000", "192.0.2.1:30080", other, State::Established, web);
+        record("198.51.100.1:2000", "192.0.2.1:30080", other, FlowPhase::Established, web);
     forwarded.kind = FlowKind::FORWARDED.and(FlowKind::SNAT);
     forwarded.snat = "10.0.0.1:1024".parse().unwrap();
     vec![
         forwarded,
-        record("192.0.2.7:1000", "203.0.113.10:80", one, State::Nascent, web),
-        record("192.0.2.8:1000", "203.0.113.99:80", one, State::Established, web),
+        record("192.0.2.7:1000", "203.0.113.10:80", one, FlowPhase::Nascent, web),
+        record("192.0.2.8:1000", "203.0.113.99:80", one, FlowPhase::Established, web),
     ]
 }
 
-fn meant(filter: &Filter) -> Vec<Flow> {
+fn meant(filter: &Filter) -> Vec<ListedFlow> {
     let reading = reading();
     let now = Ticks::from_nanoseconds(7_000_000_000);
-    flows(records(&reading).into_iter(), filter, &Origins::of(&reading), now)
+    flows(records(&reading).into_iter(), filter, &FlowOwners::of(&reading), now)
 }
 
 #[test]
@@ -288,7 +294,7 @@ fn flows_are_chosen_by_client_service_backend_and_state() {
         [seven, eight]
     );
     assert_eq!(clients(Filter { backend: backend("10.244.1.10:80"), ..filter() }), [""; 0]);
-    let established = Some(State::Established);
+    let established = Some(FlowPhase::Established);
     assert_eq!(clients(Filter { state: established, ..filter() }), [eight, far]);
     let service = |text: &str| text.parse().unwrap();
     assert_eq!(clients(Filter { service: service("shop/web"), ..filter() }), [seven, far]);
@@ -297,9 +303,9 @@ fn flows_are_chosen_by_client_service_backend_and_state() {
     assert_eq!(clients(both), [far]);
 }
 
-fn count_of(filter: &Filter) -> Counts {
+fn count_of(filter: &Filter) -> FlowCounts {
     let reading = reading();
-    count(records(&reading).into_iter(), filter, &Origins::of(&reading))
+    count(records(&reading).into_iter(), filter, &FlowOwners::of(&reading))
 }
 
 #[test]
@@ -312,18 +318,21 @@ fn states_are_counted_without_their_records() {
         FlowState::FinFromClient,
         FlowState::FinFromBackend,
     ];
-    let all = Counts::of_states(states.into_iter(), &Filter::default());
-    assert_eq!((all.total, all.by_state[&State::Closing], all.by_state[&State::Closed]), (4, 2, 0));
-    let closing = Filter { state: Some(State::Closing), ..Filter::default() };
+    let all = FlowCounts::of_states(states.into_iter(), &Filter::default());
+    assert_eq!(
+        (all.total, all.by_state[&FlowPhase::Closing], all.by_state[&FlowPhase::Closed]),
+        (4, 2, 0)
+    );
+    let closing = Filter { state: Some(FlowPhase::Closing), ..Filter::default() };
     assert!(!closing.needs_records());
-    assert_eq!(Counts::of_states(states.into_iter(), &closing).total, 2);
+    assert_eq!(FlowCounts::of_states(states.into_iter(), &closing).total, 2);
     let json = serde_json::to_value(&all).unwrap();
     assert_eq!((&json["total"], &json["byState"]["closing"]), (&4.into(), &2.into()));
 }
 
 #[test]
 fn ends_may_lack_their_port() {
-    let end = |text: &str| text.parse::<End>().map(|end| (end.address.to_string(), end.port));
+    let end = |text: &str| text.parse::<FlowEnd>().map(|end| (end.address.to_string(), end.port));
     assert_eq!(end("10.244.1.10"), Ok(("10.244.1.10".to_owned(), None)));
     assert_eq!(end("[fd00::1]:80"), Ok(("fd00::1".to_owned(), Some(80))));
     assert_eq!(end("[fd00::1]"), Ok(("fd00::1".to_owned(), None)));

@@ -44,7 +44,7 @@ enum PinnedMap {
 }
 
 #[derive(Debug, PartialEq, Eq)]
-enum Decision {
+enum AdoptionDecision {
     /// There are no maps to adopt.
     AllNew,
     /// The existing maps can't be adopted, for this reason.
@@ -54,22 +54,22 @@ enum Decision {
 }
 
 /// `schema`: that of the agent which made the maps, if any did. 0: that agent did not finish.
-fn decide(schema: Option<u32>, found: &BTreeMap<&'static str, PinnedMap>) -> Decision {
+fn decide(schema: Option<u32>, found: &BTreeMap<&'static str, PinnedMap>) -> AdoptionDecision {
     match schema {
         None | Some(0) if found.values().all(|found| *found == PinnedMap::Missing) => {
-            return Decision::AllNew;
+            return AdoptionDecision::AllNew;
         }
         None | Some(0) => {
-            return Decision::ReplaceAll("maps without a schema number".to_owned());
+            return AdoptionDecision::ReplaceAll("maps without a schema number".to_owned());
         }
         Some(SCHEMA) => {}
         Some(newer) if newer > SCHEMA => {
-            return Decision::ReplaceAll(format!(
+            return AdoptionDecision::ReplaceAll(format!(
                 "maps of a newer version (schema {newer}; this version uses {SCHEMA})"
             ));
         }
         Some(older) => {
-            return Decision::ReplaceAll(format!(
+            return AdoptionDecision::ReplaceAll(format!(
                 "maps of an older version (schema {older}; this version uses {SCHEMA})"
             ));
         }
@@ -80,7 +80,7 @@ fn decide(schema: Option<u32>, found: &BTreeMap<&'static str, PinnedMap>) -> Dec
             Some(PinnedMap::Other) => "has another size",
             _ => "is missing",
         };
-        return Decision::ReplaceAll(format!("map {unfit} {why}"));
+        return AdoptionDecision::ReplaceAll(format!("map {unfit} {why}"));
     }
     let mut anew: BTreeSet<&str> = map::ALL.into_iter().filter(|name| !fits(name)).collect();
     for group in TOGETHER {
@@ -92,7 +92,7 @@ fn decide(schema: Option<u32>, found: &BTreeMap<&'static str, PinnedMap>) -> Dec
         // Programs over the old maps must not be led to stages over the new ones.
         anew.extend(STAGES);
     }
-    Decision::Adopt(anew)
+    AdoptionDecision::Adopt(anew)
 }
 
 /// Unpins or sets aside the maps that new ones will replace, and logs what is lost. Returns the
@@ -105,8 +105,8 @@ pub fn prepare(pins: &Pins, object: &[u8], sizes: Sizes) -> Result<Option<Identi
         .collect();
     let identity = identity(pins.path());
     match decide(identity.map(|identity| identity.schema), &found) {
-        Decision::AllNew => Ok(None),
-        Decision::ReplaceAll(reason) => {
+        AdoptionDecision::AllNew => Ok(None),
+        AdoptionDecision::ReplaceAll(reason) => {
             tracing::warn!(
                 reason,
                 "replacing all maps; forwarding continues, but existing connections break"
@@ -115,7 +115,7 @@ pub fn prepare(pins: &Pins, object: &[u8], sizes: Sizes) -> Result<Option<Identi
             remove_strange(pins)?;
             Ok(None)
         }
-        Decision::Adopt(anew) => {
+        AdoptionDecision::Adopt(anew) => {
             tracing::info!(
                 adopted_maps = map::ALL.len() - anew.len(),
                 maps = map::ALL.len(),
@@ -272,7 +272,7 @@ mod tests {
 
     fn anew(unfit: &[(&'static str, PinnedMap)]) -> Vec<&'static str> {
         match decide(Some(SCHEMA), &found(unfit)) {
-            Decision::Adopt(anew) => anew.into_iter().collect(),
+            AdoptionDecision::Adopt(anew) => anew.into_iter().collect(),
             other => panic!("{unfit:?}: {other:?}"),
         }
     }
@@ -307,7 +307,7 @@ mod tests {
                 [(PinnedMap::Missing, "is missing"), (PinnedMap::Other, "another size")]
             {
                 match decide(Some(SCHEMA), &found(&[(name, state)])) {
-                    Decision::ReplaceAll(message) => {
+                    AdoptionDecision::ReplaceAll(message) => {
                         assert!(message.contains(name) && message.contains(why), "{message}");
                     }
                     other => panic!("{name} {state:?}: {other:?}"),
@@ -320,7 +320,7 @@ mod tests {
     fn maps_of_other_versions_are_replaced_and_the_version_is_named() {
         for (schema, word) in [(SCHEMA + 1, "newer"), (SCHEMA - 1, "older")] {
             match decide(Some(schema), &found(&[])) {
-                Decision::ReplaceAll(message) => {
+                AdoptionDecision::ReplaceAll(message) => {
                     assert!(
                         message.contains(word) && message.contains(&schema.to_string()),
                         "{message}"
@@ -330,8 +330,8 @@ mod tests {
             }
         }
         let nothing = map::ALL.into_iter().map(|name| (name, PinnedMap::Missing)).collect();
-        assert_eq!(decide(None, &nothing), Decision::AllNew);
-        assert!(matches!(decide(Some(0), &found(&[])), Decision::ReplaceAll(_)));
-        assert!(matches!(decide(None, &found(&[])), Decision::ReplaceAll(_)));
+        assert_eq!(decide(None, &nothing), AdoptionDecision::AllNew);
+        assert!(matches!(decide(Some(0), &found(&[])), AdoptionDecision::ReplaceAll(_)));
+        assert!(matches!(decide(None, &found(&[])), AdoptionDecision::ReplaceAll(_)));
     }
 }

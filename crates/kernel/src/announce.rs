@@ -38,7 +38,7 @@ pub struct Announcement {
 
 /// Another machine that used a watched address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Claim {
+pub struct AddressClaim {
     pub link_address: LinkAddress,
     /// How long ago it was last seen.
     pub age: Duration,
@@ -50,7 +50,7 @@ type Entries<V> = HashMap<MapData, Plain<AnnouncedAddress>, Plain<V>>;
 /// CAP_NET_ADMIN.
 pub struct Announcements {
     announced: Entries<Announced>,
-    claims: Entries<layout::Claim>,
+    claims: Entries<layout::LastClaim>,
     /// All entries of `announced`, also those that an earlier agent left.
     present: BTreeMap<AnnouncedAddress, Announced>,
     transmitter: Arc<Transmitter>,
@@ -156,7 +156,7 @@ impl Announcements {
     pub fn watch(&mut self, device: u32, address: IpAddr) -> Result<()> {
         let at = AnnouncedAddress::new(device, address);
         self.claims
-            .insert(Plain(at), Plain(layout::Claim::default()), 0)
+            .insert(Plain(at), Plain(layout::LastClaim::default()), 0)
             .with_context(|| format!("{address} can't be written to {}", map::CLAIMS))
     }
 
@@ -172,7 +172,7 @@ impl Announcements {
     }
 
     /// The last other machine that was seen to use a watched address.
-    pub fn claim(&self, device: u32, address: IpAddr) -> Result<Option<Claim>> {
+    pub fn claim(&self, device: u32, address: IpAddr) -> Result<Option<AddressClaim>> {
         let at = AnnouncedAddress::new(device, address);
         let found = match self.claims.get(&Plain(at), 0) {
             Err(MapError::KeyNotFound) => return Ok(None),
@@ -181,7 +181,7 @@ impl Announcements {
         let Plain(found) = found;
         let age = Duration::from_nanos(clock_of_deadlines()?.saturating_sub(found.time));
         let link_address = found.claimant.link_address;
-        Ok(found.is_to(&at).then_some(Claim { link_address, age }))
+        Ok(found.is_to(&at).then_some(AddressClaim { link_address, age }))
     }
 
     /// Sends a frame, which begins with its Ethernet header.

@@ -34,8 +34,8 @@ pub fn place_new_flows(pins: &Pins) -> Result<()> {
 
 /// Where flows begin, of both families.
 pub struct FlowPlaces {
-    v4: OfFamily<V4>,
-    v6: OfFamily<V6>,
+    v4: FamilyFlows<V4>,
+    v6: FamilyFlows<V6>,
     hints: Mapped,
     settings: Settings,
 }
@@ -46,8 +46,8 @@ impl FlowPlaces {
         let parameters = Array::<_, Plain<Settings>>::try_from(Map::Array(parameters))?;
         let Plain(settings) = parameters.get(&0, 0)?;
         let hints = Mapped::new(&MapData::from_pin(pins.map(map::HINTS))?, size_of::<Hints>())?;
-        let v4 = OfFamily::open(pins, map::FLOWS4)?;
-        Ok(Self { v4, v6: OfFamily::open(pins, map::FLOWS6)?, hints, settings })
+        let v4 = FamilyFlows::open(pins, map::FLOWS4)?;
+        Ok(Self { v4, v6: FamilyFlows::open(pins, map::FLOWS6)?, hints, settings })
     }
 
     /// Returns whether flows begin in the rest now: IPv4's, and IPv6's.
@@ -58,7 +58,7 @@ impl FlowPlaces {
         Ok([v4, v6])
     }
 
-    fn decide_for(&self, index: u32, family: &str, load: Load) -> bool {
+    fn decide_for(&self, index: u32, family: &str, load: FlowTableLoad) -> bool {
         let hint = self.hints.half(index, true);
         let before = hint.load(Ordering::Relaxed) != 0;
         let after = begins_in_rest(before, load);
@@ -71,29 +71,29 @@ impl FlowPlaces {
     }
 }
 
-struct OfFamily<F: Family> {
+struct FamilyFlows<F: Family> {
     flows: Mapped,
     family: PhantomData<F>,
 }
 
-impl<F: Family> OfFamily<F> {
+impl<F: Family> FamilyFlows<F> {
     fn open(pins: &Pins, name: &str) -> Result<Self> {
         let flows = Mapped::new(&MapData::from_pin(pins.map(name))?, size_of::<FlowBucket<F>>())?;
         Ok(Self { flows, family: PhantomData })
     }
 
     /// An estimate.
-    fn load(&self, settings: &Settings, now: Ticks) -> Load {
+    fn load(&self, settings: &Settings, now: Ticks) -> FlowTableLoad {
         let sample = sample::<F>(&self.flows);
         let scale = u64::from(sample.scale);
         let living = sample.buckets.map(|bucket| u64::from(bucket.living(settings, now)));
-        Load { flows: living.sum::<u64>() * scale, buckets: self.flows.len() }
+        FlowTableLoad { flows: living.sum::<u64>() * scale, buckets: self.flows.len() }
     }
 }
 
 /// How many flows live in a table, and how many buckets it has.
 #[derive(Clone, Copy, Debug)]
-pub struct Load {
+pub struct FlowTableLoad {
     pub flows: u64,
     pub buckets: u32,
 }
@@ -101,7 +101,7 @@ pub struct Load {
 /// Whether new flows go to the rest first: once there are flows for more than half of the core, and
 /// until there are flows for a quarter of it. The fuller it is the more flows are not in their
 /// preferred entry, and their packets wait for one line of memory after the other.
-pub fn begins_in_rest(before: bool, Load { flows, buckets }: Load) -> bool {
+pub fn begins_in_rest(before: bool, FlowTableLoad { flows, buckets }: FlowTableLoad) -> bool {
     let core = u64::from(core_of_flows(buckets)) * BUCKET_ENTRIES as u64;
     if before { 4 * flows > core } else { 2 * flows > core }
 }
@@ -121,7 +121,7 @@ mod tests {
             (true, 4, false),
         ];
         for (before, flows, after) in decisions {
-            let load = Load { flows, buckets: 32 };
+            let load = FlowTableLoad { flows, buckets: 32 };
             assert_eq!(begins_in_rest(before, load), after, "{before}, {load:?}");
         }
     }

@@ -92,11 +92,11 @@ fn misses_replies(chains: &[Chain], pod_bridges: &[String]) -> Option<Finding> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::netfilter::{Base, Family};
+    use crate::netfilter::{Base, NetfilterFamily};
 
     fn chain(forward: bool, drops: bool) -> Chain {
         Chain {
-            family: Family::Ipv4,
+            family: NetfilterFamily::Ipv4,
             table: "filter".to_owned(),
             name: "FORWARD".to_owned(),
             base: Some(Base { forward, drops }),

@@ -63,7 +63,7 @@ mod types;
 mod verify;
 
 pub use adoption::check_schema;
-pub use announce::{Announcement, Announcements, Claim, clock_of_deadlines};
+pub use announce::{AddressClaim, Announcement, Announcements, clock_of_deadlines};
 pub use attach::{
     Links, Modes, attached, cgroup_root, remove, remove_stray_filters, resolve_cgroup,
     stray_filters,
@@ -74,7 +74,7 @@ pub use clock::clock;
 pub use conflicts::on_device;
 pub use crowded::{CrowdedBits, clear_crowded_bits};
 pub use data_plane::DataPlane;
-pub use flow_core::{FlowPlaces, Load, begins_in_rest, place_new_flows};
+pub use flow_core::{FlowPlaces, FlowTableLoad, begins_in_rest, place_new_flows};
 pub use flow_tables::Occupancy;
 pub use forwarding::forwarding;
 pub use hook::{Hook, HookPoint};
@@ -88,7 +88,7 @@ pub use preflight::{CheckResult, Finding, machine, preflight, require_root};
 pub use routing::routing;
 pub use set_aside::OptionalEntry;
 pub use sizes::Sizes;
-pub use sizing::{Memory, WantedSizes, existing_sizes};
+pub use sizing::{AvailableMemory, WantedSizes, existing_sizes};
 pub use snat_ports::{ReservedPorts, SnatPorts, snat_ports};
 pub use sockets::WithSockets;
 pub use survey::{Attachment, Features, Survey, SurveyedMap, attachments, features, survey};

@@ -8,7 +8,7 @@ use nix::sys::socket::SockProtocol;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Chain {
-    pub family: Family,
+    pub family: NetfilterFamily,
     pub table: String,
     pub name: String,
     /// `None`: only other chains call it.
@@ -17,14 +17,14 @@ pub struct Chain {
 
 /// Numbers of <https://github.com/torvalds/linux/blob/v6.1/include/uapi/linux/netfilter.h>.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Family {
+pub enum NetfilterFamily {
     Inet,
     Ipv4,
     Ipv6,
     Other(u8),
 }
 
-impl Family {
+impl NetfilterFamily {
     fn new(number: u8) -> Self {
         match number {
             1 => Self::Inet,
@@ -77,11 +77,13 @@ fn read_chain(body: &[u8]) -> Option<Chain> {
     const HOOK_NUMBER: u16 = 1;
     const FORWARD: u32 = 2;
     const DROP: u32 = 0;
-    let family = Family::new(*body.first()?);
+    let family = NetfilterFamily::new(*body.first()?);
     let body = body.get(HEADER..)?;
     let base = find(body, HOOK).map(|hook| Base {
-        forward: matches!(family, Family::Inet | Family::Ipv4 | Family::Ipv6)
-            && find(hook, HOOK_NUMBER).and_then(number) == Some(FORWARD),
+        forward: matches!(
+            family,
+            NetfilterFamily::Inet | NetfilterFamily::Ipv4 | NetfilterFamily::Ipv6
+        ) && find(hook, HOOK_NUMBER).and_then(number) == Some(FORWARD),
         drops: find(body, POLICY).and_then(number) == Some(DROP),
     });
     let (table, name) = (read_text(find(body, TABLE)?), read_text(find(body, NAME)?));

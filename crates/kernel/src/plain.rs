@@ -43,13 +43,13 @@ macro_rules! family_layouts {
 use lb_common::family::{Address, Family};
 use lb_common::layout::{
     Affinity, AffinityKey, Announced, AnnouncedAddress, Backend, BfdHeard, BfdSession, BufferSum,
-    Claim, Device, EarlierOwners, Fragment, FragmentKey, Frontend, FrontendKey, Host, Identity,
-    KeyValue, Listener, Member, NetworkEpoch, Peer, Pool, PoolSlot, ReplyKey, ServicePortName,
+    Device, EarlierOwners, Fragment, FragmentKey, Frontend, FrontendKey, Host, Identity, KeyValue,
+    LastClaim, Listener, Member, NetworkEpoch, Peer, Pool, PoolSlot, ReplyKey, ServicePortName,
     Settings, SlotPair, SocketEnd, SocketFlow, SourceRange, Traffic, TunnelTarget, Untracked,
 };
 
 layouts! {
-    Announced, AnnouncedAddress, BfdHeard, BfdSession, BufferSum, Claim,
+    Announced, AnnouncedAddress, BfdHeard, BfdSession, BufferSum, LastClaim,
     u32, u64, Frontend, Affinity, Listener, Member, Device, Fragment, Identity, NetworkEpoch, Peer, Pool,
     EarlierOwners, PoolSlot, ServicePortName, Settings, SlotPair, TunnelTarget, Traffic, Host,
 }

@@ -24,14 +24,14 @@ const ORDINARY_FLOWS: u32 = capacity::FLOW_BUCKETS * BUCKET_ENTRIES as u32;
 
 /// The memory that is available for maps, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Memory {
+pub struct AvailableMemory {
     /// The node's memory.
     pub total: u64,
     /// The limit of the agent's cgroup, to which the maps are charged.
     pub limit: Option<u64>,
 }
 
-impl Memory {
+impl AvailableMemory {
     pub fn read() -> Self {
         let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
         let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
@@ -66,7 +66,7 @@ pub struct WantedSizes {
 
 impl WantedSizes {
     /// `existing`: the sizes of the maps that an earlier agent left.
-    pub fn resolve(&self, memory: Memory, existing: Option<Sizes>) -> Sizes {
+    pub fn resolve(&self, memory: AvailableMemory, existing: Option<Sizes>) -> Sizes {
         let factor = memory.budget(self.percent) / ORDINARY_BYTES as f64;
         let factor = factor.clamp(2f64.powi(SMALLEST), 2f64.powi(LARGEST));
         let number = |wanted: Option<u32>, ordinary: u32, existing: Option<u32>| {
@@ -112,11 +112,11 @@ mod tests {
 
     const GIB: u64 = 1 << 30;
 
-    fn node(total: u64) -> Memory {
-        Memory { total, limit: None }
+    fn node(total: u64) -> AvailableMemory {
+        AvailableMemory { total, limit: None }
     }
 
-    fn automatic(memory: Memory, existing: Option<Sizes>) -> [u32; 3] {
+    fn automatic(memory: AvailableMemory, existing: Option<Sizes>) -> [u32; 3] {
         numbers(WantedSizes::default().resolve(memory, existing))
     }
 
@@ -148,7 +148,7 @@ mod tests {
     fn a_limit_of_the_cgroup_leaves_room_for_the_agent() {
         for (mebibytes, flows) in [(64, 65_536), (256, 131_072), (512, 524_288), (4_096, 2_097_152)]
         {
-            let memory = Memory { total: 512 * GIB, limit: Some(mebibytes << 20) };
+            let memory = AvailableMemory { total: 512 * GIB, limit: Some(mebibytes << 20) };
             assert_eq!(automatic(memory, None)[2], flows, "{mebibytes} MiB");
         }
     }

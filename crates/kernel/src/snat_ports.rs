@@ -28,7 +28,7 @@ const LOCAL_RANGE: &str = "/proc/sys/net/ipv4/ip_local_port_range";
 const LOCAL_RESERVED: &str = "/proc/sys/net/ipv4/ip_local_reserved_ports";
 
 /// Receives the excluded ports, and how many remain.
-pub(crate) type Publish = Box<dyn FnMut(&PortSet, &RemainingPorts) + Send>;
+pub(crate) type PublishPorts = Box<dyn FnMut(&PortSet, &RemainingPorts) + Send>;
 
 /// The map of ports that the programs must not use for SNAT.
 pub struct ReservedPorts(Mapped);
@@ -63,7 +63,7 @@ pub struct SnatPorts(Sender<PortSet>);
 impl SnatPorts {
     /// Publishes the excluded ports before it returns. Those of an earlier agent stay excluded until
     /// the NodePorts are known.
-    pub fn follow(range: SnatRange, earlier: PortSet, publish: Publish) -> Result<Self> {
+    pub fn follow(range: SnatRange, earlier: PortSet, publish: PublishPorts) -> Result<Self> {
         Self::follow_every(INTERVAL, range, earlier, publish)
     }
 
@@ -71,7 +71,7 @@ impl SnatPorts {
         interval: Duration,
         range: SnatRange,
         earlier: PortSet,
-        publish: Publish,
+        publish: PublishPorts,
     ) -> Result<Self> {
         let (sender, node_ports) = channel();
         let mut follower = Follower {
@@ -108,7 +108,7 @@ impl SnatPorts {
 struct Follower {
     interval: Duration,
     range: SnatRange,
-    publish: Publish,
+    publish: PublishPorts,
     diagnosis: Option<Diagnosis>,
     in_use: PortsInUse,
     /// The last published value.

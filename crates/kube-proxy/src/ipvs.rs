@@ -68,7 +68,7 @@ impl VirtualServers {
         netlink.ask(family, NLM_F_DUMP, &[GET_SERVICE, 1, 0, 0], |body| {
             all.extend(read_server(body));
         })?;
-        let addresses = Addresses::read()?;
+        let addresses = KubeProxyAddresses::read()?;
         let (kube_proxys, others) = all.into_iter().partition(|server| addresses.explain(server));
         Ok(Self { kube_proxys, others })
     }
@@ -85,14 +85,14 @@ impl VirtualServers {
 
 /// By which kube-proxy's virtual servers are recognised.
 #[derive(Debug, Default)]
-struct Addresses {
+struct KubeProxyAddresses {
     /// Of Services: those of [`DEVICE`].
     services: BTreeSet<IpAddr>,
     /// Addresses of the node: those of all other interfaces.
     node: BTreeSet<IpAddr>,
 }
 
-impl Addresses {
+impl KubeProxyAddresses {
     fn read() -> io::Result<Self> {
         let mut addresses = Self::default();
         for interface in getifaddrs()? {
@@ -179,8 +179,10 @@ mod tests {
     #[test]
     fn virtual_servers_of_services_and_node_ports_are_kube_proxys() {
         let set = |addresses: &[&str]| addresses.iter().map(|a| a.parse().unwrap()).collect();
-        let addresses =
-            Addresses { services: set(&["10.96.0.10", "fd01::10"]), node: set(&["192.0.2.1"]) };
+        let addresses = KubeProxyAddresses {
+            services: set(&["10.96.0.10", "fd01::10"]),
+            node: set(&["192.0.2.1"]),
+        };
         for (address, expected) in [
             ("10.96.0.10:80", true),
             ("[fd01::10]:53", true),
@@ -190,7 +192,7 @@ mod tests {
         ] {
             assert_eq!(addresses.explain(&server(6, address)), expected, "{address}");
         }
-        let without_device = Addresses { services: set(&[]), node: set(&["192.0.2.1"]) };
+        let without_device = KubeProxyAddresses { services: set(&[]), node: set(&["192.0.2.1"]) };
         assert!(!without_device.explain(&server(6, "192.0.2.1:30080")));
     }
 }

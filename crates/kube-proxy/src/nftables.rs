@@ -13,7 +13,7 @@ use nix::libc::{
 };
 use nix::sys::socket::SockProtocol;
 
-use super::plan::{Chain, Jump, Leftovers, Table};
+use super::plan::{Chain, Jump, Leftovers, NftablesTable};
 
 const DELETE_TABLE: u16 = 2;
 const GET_CHAIN: u16 = 4;
@@ -96,7 +96,7 @@ fn message(kind: u16) -> u16 {
     (NFNL_SUBSYS_NFTABLES as u16) << 8 | kind
 }
 
-fn request(kind: u16, table: &Table, attributes: &[Vec<u8>]) -> (u16, Vec<u8>) {
+fn request(kind: u16, table: &NftablesTable, attributes: &[Vec<u8>]) -> (u16, Vec<u8>) {
     let mut body = vec![table.family, 0, 0, 0];
     body.extend(encode_text_attribute(TABLE, &table.name));
     body.extend(attributes.concat());
@@ -114,8 +114,11 @@ fn find(body: &[u8], wanted: u16) -> Option<&[u8]> {
     read_attributes(body).find(|(kind, _)| *kind == wanted).map(|(_, value)| value)
 }
 
-fn read_table(body: &[u8]) -> Option<Table> {
-    Some(Table { family: *body.first()?, name: read_text(find(body.get(HEADER..)?, TABLE)?) })
+fn read_table(body: &[u8]) -> Option<NftablesTable> {
+    Some(NftablesTable {
+        family: *body.first()?,
+        name: read_text(find(body.get(HEADER..)?, TABLE)?),
+    })
 }
 
 fn read_chain(body: &[u8]) -> Option<Chain> {

@@ -61,20 +61,20 @@ pub(crate) fn is_kube_proxys(name: &str) -> bool {
 
 /// A table of one address family.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Table {
+pub struct NftablesTable {
     /// NFPROTO_IPV4 or NFPROTO_IPV6.
     pub family: u8,
     pub name: String,
 }
 
-impl Display for Table {
+impl Display for NftablesTable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let family = if i32::from(self.family) == NFPROTO_IPV6 { "ip6" } else { "ip" };
         write!(f, "{family} {}", self.name)
     }
 }
 
-impl Table {
+impl NftablesTable {
     fn is_ip(&self) -> bool {
         [NFPROTO_IPV4, NFPROTO_IPV6].contains(&i32::from(self.family))
     }
@@ -90,7 +90,7 @@ impl Table {
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Chain {
-    pub table: Table,
+    pub table: NftablesTable,
     pub name: String,
     /// Called by the kernel itself, for example PREROUTING.
     pub is_base: bool,
@@ -105,7 +105,7 @@ impl Display for Chain {
 /// A rule that jumps to a chain of its table.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Jump {
-    pub table: Table,
+    pub table: NftablesTable,
     pub chain: String,
     pub handle: u64,
     pub target: String,
@@ -114,7 +114,7 @@ pub(crate) struct Jump {
 /// What is removed, and what is left although kube-proxy may have made it.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Leftovers {
-    pub tables: BTreeSet<Table>,
+    pub tables: BTreeSet<NftablesTable>,
     /// From base chains.
     pub jumps: BTreeSet<Jump>,
     pub chains: BTreeSet<Chain>,
@@ -130,7 +130,7 @@ impl Leftovers {
     pub fn of(chains: &BTreeSet<Chain>, jumps: &BTreeSet<Jump>) -> Self {
         let tables = chains.iter().map(|chain| &chain.table).filter(|table| table.is_kube_proxys());
         let mut leftovers = Self { tables: tables.cloned().collect(), ..Self::default() };
-        let of_iptables: BTreeSet<&Table> = chains
+        let of_iptables: BTreeSet<&NftablesTable> = chains
             .iter()
             .map(|chain| &chain.table)
             .filter(|table| table.is_of_iptables())
@@ -210,7 +210,7 @@ mod tests {
     }
 
     fn in_table(table: &str, names: &[&str], jumps: &[(&str, &str)]) -> Leftovers {
-        let table = Table { family: NFPROTO_IPV4 as u8, name: table.to_owned() };
+        let table = NftablesTable { family: NFPROTO_IPV4 as u8, name: table.to_owned() };
         let chain =
             |name: &str, is_base| Chain { table: table.clone(), name: name.into(), is_base };
         let base = ["PREROUTING", "POSTROUTING"].map(|name| chain(name, true));

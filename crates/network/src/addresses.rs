@@ -8,7 +8,9 @@ use lb_common::layout;
 
 use super::attachments::Attachments;
 use super::selection::{LOOPBACK, NodePortAddresses};
-use super::snapshot::{Address, AddressScope, Link, LinkFraming, LinkKind, MacAddress, Snapshot};
+use super::snapshot::{
+    AddressScope, InterfaceAddress, Link, LinkFraming, LinkKind, MacAddress, Snapshot,
+};
 
 /// An egress device, as the data plane needs it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -151,7 +153,7 @@ pub fn list_node_addresses(
 }
 
 /// Whether clients can connect to it as an address of this node.
-fn accepts_connections(address: &Address) -> bool {
+fn accepts_connections(address: &InterfaceAddress) -> bool {
     let link_local = matches!(address.ip, IpAddr::V6(v6) if v6.is_unicast_link_local());
     address.scope == AddressScope::Global && !address.unusable && !link_local
 }
@@ -185,10 +187,10 @@ fn own_address(snapshot: &Snapshot, device: u32, v6: bool) -> Option<IpAddr> {
 /// The address of a family for new connections, among those of a device: neither temporary nor deprecated, if there
 /// is another.
 pub fn choose_preferred_address<'a>(
-    addresses: impl IntoIterator<Item = &'a Address>,
+    addresses: impl IntoIterator<Item = &'a InterfaceAddress>,
     v6: bool,
 ) -> Option<IpAddr> {
-    let fits = |address: &&Address| {
+    let fits = |address: &&InterfaceAddress| {
         address.ip.is_ipv6() == v6
             && accepts_connections(address)
             && !address.deprecated
@@ -201,7 +203,7 @@ pub fn choose_preferred_address<'a>(
 
 /// The lowest rank is preferred. The kernel keeps IPv4 addresses in the user's order. The order of
 /// IPv6 addresses depends on when they were added, so it must not decide.
-fn rank(address: &Address) -> (bool, bool, Option<Ipv6Addr>) {
+fn rank(address: &InterfaceAddress) -> (bool, bool, Option<Ipv6Addr>) {
     match address.ip {
         IpAddr::V4(_) => (address.secondary, false, None),
         // More hosts can reply to a global address than to a local one.
@@ -273,9 +275,9 @@ mod tests {
         snapshot
     }
 
-    fn address(text: &str) -> Address {
+    fn address(text: &str) -> InterfaceAddress {
         let mut words = text.split_whitespace();
-        let mut address = Address::of_subnet(words.next().unwrap().parse().unwrap(), 24);
+        let mut address = InterfaceAddress::of_subnet(words.next().unwrap().parse().unwrap(), 24);
         for word in words {
             match word {
                 "link" => address.scope = AddressScope::Link,

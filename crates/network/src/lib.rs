@@ -39,7 +39,7 @@ pub use netdev::{XdpFeatures, read_xdp_features};
 pub use requests::read_addresses;
 pub use selection::{DeviceSelector, DeviceSettings, NodePortAddresses};
 pub use snapshot::{
-    Address, AddressScope, BondMode, ChangeEffect, DefaultRoute, Link, LinkKind, MacAddress,
-    NetworkChange, Snapshot,
+    AddressScope, BondMode, ChangeEffect, DefaultRoute, InterfaceAddress, Link, LinkKind,
+    MacAddress, NetworkChange, Snapshot,
 };
 pub use watch::{NetworkEvent, NetworkWatch};

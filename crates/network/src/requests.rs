@@ -11,7 +11,7 @@ use super::message::{
     is_selective_route, is_selective_rule, parse_address, parse_change, parse_default_route,
 };
 use super::netdev::{self, NetdevFamily};
-use super::snapshot::{Address, DefaultRoute, Snapshot};
+use super::snapshot::{DefaultRoute, InterfaceAddress, Snapshot};
 use crate::netlink::{Netlink, NetlinkMessage};
 
 /// Reads everything. Changes meanwhile are reported to a socket that was opened before.
@@ -88,7 +88,7 @@ async fn are_rules_selective() -> bool {
 }
 
 /// All addresses of this machine, by the indexes of their interfaces.
-pub fn read_addresses() -> io::Result<Vec<(u32, Address)>> {
+pub fn read_addresses() -> io::Result<Vec<(u32, InterfaceAddress)>> {
     let mut found = Vec::new();
     let mut netlink = Netlink::open(SockProtocol::NetlinkRoute)?;
     netlink.ask(libc::RTM_GETADDR, libc::NLM_F_DUMP, &[0; 8], |body| {

@@ -11,7 +11,7 @@ pub struct Snapshot {
     /// By interface index, as all maps here.
     pub links: BTreeMap<u32, Link>,
     /// In the kernel's order of preference.
-    pub addresses: BTreeMap<u32, Vec<Address>>,
+    pub addresses: BTreeMap<u32, Vec<InterfaceAddress>>,
     pub default_routes: Vec<DefaultRoute>,
     /// Whether a route (or a rule) decides by more than the destination: it selects by client, or
     /// has several next hops. Stays true until all routes and rules are read again.
@@ -95,7 +95,7 @@ pub enum BondMode {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Address {
+pub struct InterfaceAddress {
     pub ip: IpAddr,
     pub scope: AddressScope,
     /// The address is of a subnet, so other hosts are on the link.
@@ -110,7 +110,7 @@ pub struct Address {
     pub unusable: bool,
 }
 
-impl Address {
+impl InterfaceAddress {
     /// An address as most interfaces have it.
     pub fn of_subnet(ip: IpAddr, prefix: u8) -> Self {
         Self {
@@ -152,7 +152,7 @@ pub enum NetworkChange {
     LinkGone(u32),
     Address {
         device: u32,
-        address: Address,
+        address: InterfaceAddress,
     },
     AddressGone {
         device: u32,
@@ -211,7 +211,7 @@ impl LinkKind {
     }
 }
 
-impl Address {
+impl InterfaceAddress {
     /// Whether the address shows that its device is a link to other hosts.
     pub(crate) fn is_of_network(&self) -> bool {
         self.scope == AddressScope::Global && self.subnet
@@ -228,7 +228,7 @@ impl Snapshot {
         !self.selective_routes && !self.selective_rules
     }
 
-    pub fn addresses_of(&self, device: u32) -> &[Address] {
+    pub fn addresses_of(&self, device: u32) -> &[InterfaceAddress] {
         self.addresses.get(&device).map_or(&[], Vec::as_slice)
     }
 
@@ -306,7 +306,7 @@ impl Snapshot {
         ChangeEffect { next_hops: true, facts: true, default_routes: self.has_default(index) }
     }
 
-    fn put_address(&mut self, device: u32, address: Address) -> ChangeEffect {
+    fn put_address(&mut self, device: u32, address: InterfaceAddress) -> ChangeEffect {
         let addresses = self.addresses.entry(device).or_default();
         match addresses.iter_mut().find(|known| known.ip == address.ip) {
             Some(known) if *known == address => return ChangeEffect::default(),
@@ -339,11 +339,11 @@ mod tests {
         NetworkChange::Neighbour { device: 2, ip: "192.0.2.2".parse().unwrap(), mac: [mac; 6] }
     }
 
-    fn address(ip: &str) -> Address {
-        Address::of_subnet(ip.parse().unwrap(), 24)
+    fn address(ip: &str) -> InterfaceAddress {
+        InterfaceAddress::of_subnet(ip.parse().unwrap(), 24)
     }
 
-    fn at_eth0(address: Address) -> NetworkChange {
+    fn at_eth0(address: InterfaceAddress) -> NetworkChange {
         NetworkChange::Address { device: 2, address }
     }
 
@@ -403,7 +403,7 @@ mod tests {
     #[test]
     fn an_address_counts_when_it_comes_changes_or_goes() {
         let mut snapshot = Snapshot::default();
-        let old = Address { deprecated: true, ..address("2001:db8::1") };
+        let old = InterfaceAddress { deprecated: true, ..address("2001:db8::1") };
         let gone = NetworkChange::AddressGone { device: 2, ip: old.ip };
         for (name, notice, effect) in [
             ("comes", at_eth0(address("2001:db8::1")), BOTH),

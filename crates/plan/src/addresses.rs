@@ -6,7 +6,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 use lb_common::layout::{self, FrontendKind, Silence};
-use lb_rules::model::{Policy, ServicePort};
+use lb_rules::model::{ServicePort, TrafficPolicy};
 
 use super::bits::Bits;
 use super::key::FrontendKey;
@@ -170,7 +170,7 @@ impl Addresses {
             }
         }
         let port = AssignedPort {
-            is_served: wanted.external_policy == Policy::Cluster || !wanted.local.is_empty(),
+            is_served: wanted.external_policy == TrafficPolicy::Cluster || !wanted.local.is_empty(),
             source_ranges: wanted.source_ranges.clone(),
         };
         for &address in &wanted.assigned {

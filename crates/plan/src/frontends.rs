@@ -1,7 +1,7 @@
 //! Frontends and their owners. A frontend may move from one service port to another in one change.
 
 use lb_common::layout::{self, FrontendKind};
-use lb_rules::model::{Policy, ServicePort, ServicePortKey};
+use lb_rules::model::{ServicePort, ServicePortKey, TrafficPolicy};
 
 use super::key::{FrontendKey, Scope};
 use super::state::{Owner, Planner};
@@ -60,8 +60,8 @@ pub(super) fn frontend_value(index: u32, service_port: &ServicePort) -> layout::
         // The API's limit, one day, fits.
         affinity: service_port.affinity.map_or(0, |time| time.as_secs() as u32),
         kind: 0,
-        external_local: (service_port.external_policy == Policy::Local) as u8,
-        internal_local: (service_port.internal_policy == Policy::Local) as u8,
+        external_local: (service_port.external_policy == TrafficPolicy::Local) as u8,
+        internal_local: (service_port.internal_policy == TrafficPolicy::Local) as u8,
         restricted: u8::from(!service_port.source_ranges.is_empty()),
         populated: u8::from(service_port.populated),
         forwarding: service_port.forwarding as u8,

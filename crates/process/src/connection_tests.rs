@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::routing::get;
-use lb_connections::{IsLocal, Limits, Listen, Peer, Room, Tcp, accept_all, is_local};
+use lb_connections::{AdmissionLimits, IsLocal, Listen, PeerKey, Room, Tcp, accept_all, is_local};
 use nix::errno::Errno;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
@@ -23,8 +23,13 @@ const SOON: Duration = Duration::from_secs(120);
 const NEVER: Duration = Duration::from_secs(86_400);
 const KUBELET: Ipv4Addr = Ipv4Addr::LOCALHOST;
 
-fn limits() -> Limits {
-    Limits { head: NEVER, response: NEVER, keep_alive: NEVER, ..Limits::new(8, 64, 4) }
+fn limits() -> AdmissionLimits {
+    AdmissionLimits {
+        head: NEVER,
+        response: NEVER,
+        keep_alive: NEVER,
+        ..AdmissionLimits::new(8, 64, 4)
+    }
 }
 
 /// Only 127.0.0.1 counts as this node.
@@ -39,7 +44,7 @@ async fn listen(is_local: IsLocal) -> (Tcp, SocketAddr) {
 }
 
 /// Serves /livez at once, and /slow after a value is sent to the returned channel.
-async fn start(limits: Limits) -> (SocketAddr, watch::Sender<bool>) {
+async fn start(limits: AdmissionLimits) -> (SocketAddr, watch::Sender<bool>) {
     let (listener, address) = listen(is_kubelet).await;
     let (finish, finished) = watch::channel(false);
     let slow = move || async move {
@@ -145,9 +150,9 @@ async fn a_peer_at_its_limit_loses_its_oldest_connection_and_no_other_peer_does(
 #[tokio::test(flavor = "multi_thread")]
 async fn silent_connections_are_closed_before_and_after_a_request() {
     let short = Duration::from_millis(10);
-    let (address, _) = start(Limits { head: short, ..limits() }).await;
+    let (address, _) = start(AdmissionLimits { head: short, ..limits() }).await;
     closed(&mut connect(attacker(1), address).await).await;
-    let (address, _) = start(Limits { keep_alive: short, ..limits() }).await;
+    let (address, _) = start(AdmissionLimits { keep_alive: short, ..limits() }).await;
     let mut stream = connect(attacker(1), address).await;
     stream.write_all(b"GET /livez HTTP/1.1\r\nHost: test\r\n\r\n").await.unwrap();
     assert!(read(stream).await.ends_with("ok"), "the response, and then the end");
@@ -176,7 +181,7 @@ struct Exhausted {
 impl Listen for Exhausted {
     type Stream = TcpStream;
 
-    async fn accept(&self) -> io::Result<(TcpStream, Option<Peer>)> {
+    async fn accept(&self) -> io::Result<(TcpStream, Option<PeerKey>)> {
         if self.accepted.fetch_add(1, std::sync::atomic::Ordering::Relaxed) == 1 {
             return Err(Errno::EMFILE.into());
         }

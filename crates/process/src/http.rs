@@ -10,15 +10,15 @@ use hyper::server::conn::http1;
 use hyper::service::{Service, service_fn};
 use hyper_util::rt::TokioIo;
 use hyper_util::service::TowerToHyperService;
-use lb_connections::{Limits, Permit, Room, Tcp, accept_all, is_local};
+use lb_connections::{AdmissionLimits, Permit, Room, Tcp, accept_all, is_local};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::sleep;
 
 use crate::notices::{Notice, NoticeReason, Notices};
 
-pub const HEALTHZ_LIMITS: Limits = Limits::new(64, 256, 16);
+pub const HEALTHZ_LIMITS: AdmissionLimits = AdmissionLimits::new(64, 256, 16);
 /// Responses are large, and held until the client has read them.
-pub const METRICS_LIMITS: Limits = Limits::new(16, 32, 8);
+pub const METRICS_LIMITS: AdmissionLimits = AdmissionLimits::new(16, 32, 8);
 
 /// Limit on the octets of a request head.
 const MAX_HEAD_BYTES: usize = 16 << 10;
@@ -32,7 +32,7 @@ pub fn start_server(
     address: Option<SocketAddr>,
     option: &'static str,
     router: Router,
-    limits: Limits,
+    limits: AdmissionLimits,
     notices: &Arc<dyn Notices>,
 ) {
     let Some(address) = address else { return };

@@ -11,13 +11,13 @@ use tokio::io::AsyncReadExt;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 
-use crate::client::{Arrival, Client};
+use crate::client::{Arrival, ClientConnection};
 use crate::http::connection;
-use crate::io::{Prefixed, Stream, Watched};
+use crate::io::{Prefixed, ProxyStream, WatchedStream};
 use crate::metrics::{Handshake, Listener, Refusal};
 use crate::passthrough::{self, Forwarding};
 use crate::tls::server::{self, Accepted};
-use crate::tls::{ClientTls, Protocol};
+use crate::tls::{ClientTls, HttpVersion};
 use crate::worker::{Arriving, Worker};
 
 /// The beginning of HTTP/2 without TLS (RFC 9113, 3.4).
@@ -34,7 +34,7 @@ pub(crate) async fn serve_listener(worker: Rc<Worker>, listener: TcpListener, ki
 }
 
 enum Prepared {
-    Serve { stream: Stream, tls: Option<ClientTls>, protocol: Protocol, arrival: Arrival },
+    Serve { stream: ProxyStream, tls: Option<ClientTls>, protocol: HttpVersion, arrival: Arrival },
     Forward(Forwarding),
 }
 
@@ -49,8 +49,9 @@ async fn begin(
     // Each step has memory of its own, so that an idle connection has no more than it needs.
     match timeout(limit, Box::pin(prepare(&worker, tcp, peer, kind))).await {
         Ok(Ok(Prepared::Serve { stream, tls, protocol, arrival })) => {
-            let watched = Watched::new(stream);
-            let client = Client::new(&worker, arrival, tls, protocol, watched.progress.clone());
+            let watched = WatchedStream::new(stream);
+            let client =
+                ClientConnection::new(&worker, arrival, tls, protocol, watched.progress.clone());
             drop(arriving);
             Box::pin(connection::serve_connection(client, watched)).await;
         }
@@ -89,19 +90,19 @@ async fn prepare(
     let arrival = Arrival { listener, peer, source, local, permit };
     if listener == Listener::Http {
         let (protocol, prefix) = read_preface(&mut tcp, prefix).await?;
-        let stream = Stream::Tcp(Prefixed { prefix, stream: tcp });
+        let stream = ProxyStream::Tcp(Prefixed { prefix, stream: tcp });
         return Ok(Prepared::Serve { stream, tls: None, protocol, arrival });
     }
     let config = worker.config();
     let handshakes = &worker.counters.handshakes;
-    let waiting = Waiting(worker);
+    let waiting = PendingHandshake(worker);
     let accepted = Box::pin(worker.shared.handshakes.accept(tcp, prefix, &config)).await;
     waiting.end();
     match accepted {
         Ok(Accepted::Terminated { stream, tls, protocol }) => {
             handshakes.count(server::handshake_kind(&stream));
             Ok(Prepared::Serve {
-                stream: Stream::Server(stream),
+                stream: ProxyStream::Server(stream),
                 tls: Some(tls),
                 protocol,
                 arrival,
@@ -119,15 +120,15 @@ async fn prepare(
 }
 
 /// Counts a handshake that is dropped because its time is over.
-struct Waiting<'w>(&'w Worker);
+struct PendingHandshake<'w>(&'w Worker);
 
-impl Waiting<'_> {
+impl PendingHandshake<'_> {
     fn end(self) {
         std::mem::forget(self);
     }
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for PendingHandshake<'_> {
     fn drop(&mut self) {
         self.0.counters.handshakes.count(Handshake::Timeout);
     }
@@ -136,7 +137,7 @@ impl Drop for Waiting<'_> {
 /// The header, and what the client has sent after it.
 async fn read_proxy_header(
     tcp: &mut TcpStream,
-) -> Result<(proxy_protocol::Header, Bytes), Refusal> {
+) -> Result<(proxy_protocol::ProxyHeader, Bytes), Refusal> {
     let mut buffer = BytesMut::with_capacity(512);
     loop {
         let read = tcp.read_buf(&mut buffer).await.map_err(|_| Refusal::ProxyProtocol)?;
@@ -156,7 +157,7 @@ async fn read_proxy_header(
 }
 
 /// Waits for the first octets, which tell HTTP/2 from HTTP/1.
-async fn read_preface(tcp: &mut TcpStream, prefix: Bytes) -> Result<(Protocol, Bytes), Refusal> {
+async fn read_preface(tcp: &mut TcpStream, prefix: Bytes) -> Result<(HttpVersion, Bytes), Refusal> {
     // Before the first octet, a connection has no buffer.
     if prefix.is_empty() {
         tcp.readable().await.map_err(|_| Refusal::NoRequest)?;
@@ -165,10 +166,10 @@ async fn read_preface(tcp: &mut TcpStream, prefix: Bytes) -> Result<(Protocol, B
     loop {
         let shared = buffer.len().min(PREFACE.len());
         if shared == PREFACE.len() && buffer[..shared] == *PREFACE {
-            return Ok((Protocol::Http2, buffer.freeze()));
+            return Ok((HttpVersion::Http2, buffer.freeze()));
         }
         if shared > 0 && buffer[..shared] != PREFACE[..shared] {
-            return Ok((Protocol::Http1, buffer.freeze()));
+            return Ok((HttpVersion::Http1, buffer.freeze()));
         }
         buffer.reserve(PREFACE.len());
         if tcp.read_buf(&mut buffer).await.map_err(|_| Refusal::NoRequest)? == 0 {

@@ -13,11 +13,11 @@ use lb_http::Route;
 use serde::{Serialize, Serializer};
 
 /// Workers collect entries, so that the thread that writes them wakes up less often than requests arrive.
-pub type Batch = Vec<Entry>;
+pub type Batch = Vec<AccessLogEntry>;
 
 /// A request that ended. What it shares with the request is not copied.
 #[derive(Clone, Debug, Serialize)]
-pub struct Entry {
+pub struct AccessLogEntry {
     pub time: Timestamp,
     /// The client's address: of the connection, or as a trusted proxy reports it.
     pub client: IpAddr,
@@ -90,7 +90,7 @@ fn text(value: Option<&HeaderValue>) -> Cow<'_, str> {
     value.map_or(Cow::Borrowed("-"), |value| String::from_utf8_lossy(value.as_bytes()))
 }
 
-impl Entry {
+impl AccessLogEntry {
     /// One line of JSON, without a newline.
     pub fn to_json(&self) -> String {
         // Serializing cannot fail: all keys are text, and nothing that is written refuses.
@@ -100,7 +100,7 @@ impl Entry {
 
 /// The combined format of Apache and nginx, followed by host, duration, owner, endpoint and reason. Whatever a client
 /// sent is escaped, so that it cannot forge fields or lines.
-impl Display for Entry {
+impl Display for AccessLogEntry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} - - [", self.client)?;
         write!(f, "{}", self.time.strftime("%d/%b/%Y:%H:%M:%S +0000"))?;
@@ -141,19 +141,19 @@ fn escape(f: &mut fmt::Formatter<'_>, text: &str) -> fmt::Result {
 #[cfg(test)]
 mod tests {
     use http::StatusCode;
-    use lb_http::{Action, Owner};
+    use lb_http::{Action, RouteOwner};
 
     use super::*;
 
-    fn entry() -> Entry {
+    fn entry() -> AccessLogEntry {
         let status = StatusCode::NOT_FOUND;
         let route = Route {
-            owner: Owner { namespace: "default".into(), name: "web".into() },
+            owner: RouteOwner { namespace: "default".into(), name: "web".into() },
             action: Action::Respond { status, reason: "".into() },
             canaries: Vec::new(),
             policy: Arc::default(),
         };
-        Entry {
+        AccessLogEntry {
             time: Timestamp::from_second(1_700_000_000).unwrap(),
             client: [192, 0, 2, 1].into(),
             peer: ([192, 0, 2, 1], 4711).into(),

@@ -11,7 +11,7 @@ use std::time::Instant;
 use bytes::Bytes;
 use http::{HeaderMap, StatusCode};
 use http_body::{Body, Frame, SizeHint};
-use lb_http::Policy;
+use lb_http::RoutePolicy;
 use lb_http::headers::strip_request_trailers;
 
 use crate::http::http1::UploadBody;
@@ -21,13 +21,13 @@ use crate::incoming::{BrokenBody, IncomingBody};
 pub(crate) type ClientBody = IncomingBody<UploadBody>;
 
 /// What the exchange knows about its request's body. Shared with the [`RequestBody`]s of all tries.
-pub(crate) struct Source {
+pub(crate) struct BodySource {
     incoming: RefCell<Option<ClientBody>>,
     /// Decides about trailers. `None` without a body: then no count is changed that workers share.
-    policy: Option<Arc<Policy>>,
+    policy: Option<Arc<RoutePolicy>>,
     most: u64,
     received: Cell<u64>,
-    state: Cell<State>,
+    state: Cell<BodyState>,
     /// When the state changed.
     since: Cell<Instant>,
     failure: Cell<Option<BodyFailure>>,
@@ -39,7 +39,7 @@ pub(crate) struct Source {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum State {
+pub(crate) enum BodyState {
     /// Nothing was read, so the body can be sent to another endpoint.
     Whole,
     /// The client has to send more.
@@ -91,16 +91,16 @@ impl Gate {
     }
 }
 
-impl Source {
+impl BodySource {
     pub fn new(
         incoming: ClientBody,
-        policy: &Arc<Policy>,
+        policy: &Arc<RoutePolicy>,
         most: Option<u64>,
         expects_continue: bool,
         now: Instant,
     ) -> Rc<Self> {
         let is_empty = incoming.is_end_stream();
-        let state = if is_empty { State::Done } else { State::Whole };
+        let state = if is_empty { BodyState::Done } else { BodyState::Whole };
         Rc::new(Self {
             incoming: RefCell::new(Some(incoming)),
             policy: (!is_empty).then(|| policy.clone()),
@@ -123,7 +123,7 @@ impl Source {
             policy: None,
             most: 0,
             received: Cell::new(0),
-            state: Cell::new(State::Done),
+            state: Cell::new(BodyState::Done),
             since: Cell::new(now),
             failure: Cell::new(None),
             gate: None,
@@ -137,7 +137,7 @@ impl Source {
         self.received.get()
     }
 
-    pub fn state(&self) -> State {
+    pub fn state(&self) -> BodyState {
         self.state.get()
     }
 
@@ -168,8 +168,8 @@ impl Source {
     /// Whether the body can be sent again: there is none, or none of it was read. One that failed is not there any more.
     pub(crate) fn is_replayable(&self) -> bool {
         match self.state.get() {
-            State::Whole => true,
-            State::Done => self.received.get() == 0 && self.failure.get().is_none(),
+            BodyState::Whole => true,
+            BodyState::Done => self.received.get() == 0 && self.failure.get().is_none(),
             _ => false,
         }
     }
@@ -204,9 +204,9 @@ impl Source {
     /// head of the response is written, the head says whether the client's connection is kept.
     pub fn abandon(&self) {
         // First: a body that ends without a failure is complete.
-        if self.state.get() != State::Done {
+        if self.state.get() != BodyState::Done {
             self.failure.set(Some(BodyFailure::Client));
-            self.enter(State::Done);
+            self.enter(BodyState::Done);
         }
         self.incoming.take();
         self.open();
@@ -222,7 +222,7 @@ impl Source {
         }
     }
 
-    fn enter(&self, state: State) {
+    fn enter(&self, state: BodyState) {
         self.state.set(state);
         self.since.set(Instant::now());
     }
@@ -239,20 +239,20 @@ impl Source {
         let frame = match Pin::new(&mut *body).poll_frame(cx) {
             Poll::Ready(frame) => frame,
             Poll::Pending => {
-                if self.state.get() != State::WaitsForClient {
-                    self.enter(State::WaitsForClient);
+                if self.state.get() != BodyState::WaitsForClient {
+                    self.enter(BodyState::WaitsForClient);
                 }
                 return Poll::Pending;
             }
         };
         let fail = |failure| {
             self.failure.set(Some(failure));
-            self.enter(State::Done);
+            self.enter(BodyState::Done);
             Poll::Ready(Some(Err(failure)))
         };
         match frame {
             None => {
-                self.enter(State::Done);
+                self.enter(BodyState::Done);
                 Poll::Ready(None)
             }
             Some(Err(BrokenBody)) => fail(BodyFailure::Client),
@@ -269,7 +269,7 @@ impl Source {
                     return fail(BodyFailure::TooLarge);
                 }
                 let is_last = frame.is_trailers() || body.is_end_stream();
-                self.enter(if is_last { State::Done } else { State::WaitsForEndpoint });
+                self.enter(if is_last { BodyState::Done } else { BodyState::WaitsForEndpoint });
                 Poll::Ready(Some(Ok(frame)))
             }
         }
@@ -279,13 +279,13 @@ impl Source {
 /// The body of one try.
 pub(crate) enum RequestBody {
     Empty,
-    Source { source: Rc<Source>, number: u32 },
+    Source { source: Rc<BodySource>, number: u32 },
 }
 
 impl RequestBody {
-    pub fn of(source: &Rc<Source>) -> Self {
+    pub fn of(source: &Rc<BodySource>) -> Self {
         match source.state() {
-            State::Done => Self::Empty,
+            BodyState::Done => Self::Empty,
             _ => Self::Source { source: source.clone(), number: source.next_try() },
         }
     }
@@ -336,7 +336,7 @@ mod tests {
     /// Its length would be announced to the next endpoint, which then takes another request for the body.
     #[test]
     fn a_body_that_failed_before_its_first_octet_is_not_sent_again() {
-        let source = Source::empty(Instant::now());
+        let source = BodySource::empty(Instant::now());
         assert!(source.is_replayable());
         source.failure.set(Some(BodyFailure::Client));
         assert!(!source.is_replayable());

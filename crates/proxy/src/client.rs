@@ -7,14 +7,14 @@ use std::task::Waker;
 use std::time::Instant;
 
 use crate::io::Progress;
-use crate::limits::patience::Waiting;
+use crate::limits::patience::ConnectionWait;
 use crate::limits::{Permit, SourceRef};
 use crate::metrics::{CutOff, Listener};
 use crate::outgoing::{Outgoing, Reader};
-use crate::tls::{ClientTls, Protocol};
+use crate::tls::{ClientTls, HttpVersion};
 use crate::worker::Worker;
 
-pub(crate) struct Client {
+pub(crate) struct ClientConnection {
     pub worker: Rc<Worker>,
     pub listener: Listener,
     /// The connection's other end.
@@ -25,7 +25,7 @@ pub(crate) struct Client {
     /// with the port of the settings.
     pub local: SocketAddr,
     pub tls: Option<ClientTls>,
-    pub protocol: Protocol,
+    pub protocol: HttpVersion,
     pub progress: Rc<Progress>,
     /// Octets that HTTP/2 may buffer in each direction.
     pub buffer: usize,
@@ -59,18 +59,18 @@ pub(crate) struct Arrival {
     pub permit: Permit,
 }
 
-impl Client {
+impl ClientConnection {
     pub fn new(
         worker: &Rc<Worker>,
         arrival: Arrival,
         tls: Option<ClientTls>,
-        protocol: Protocol,
+        protocol: HttpVersion,
         progress: Rc<Progress>,
     ) -> Rc<Self> {
         let Arrival { listener, peer, source, local, mut permit } = arrival;
         let buffer = match protocol {
-            Protocol::Http1 => 0,
-            Protocol::Http2 => permit.grant_buffer(),
+            HttpVersion::Http1 => 0,
+            HttpVersion::Http2 => permit.grant_buffer(),
         };
         worker.counters.opened(listener);
         let client = Rc::new(Self {
@@ -115,7 +115,7 @@ impl Client {
     pub(crate) fn end_request(&self, cancelled: bool, now: Instant) {
         self.active.set(self.active.get() - 1);
         self.idle_since.set(now);
-        if cancelled && self.protocol == Protocol::Http2 {
+        if cancelled && self.protocol == HttpVersion::Http2 {
             self.cancelled.set(self.cancelled.get().saturating_add(1));
             let finished = self.used.get() - self.cancelled.get().min(self.used.get());
             let most = self.worker.limits().resets.saturating_add(finished);
@@ -146,25 +146,27 @@ impl Client {
 
     /// Follows a response whose body the client has to take. With HTTP/1, the stream shows whether it does.
     pub fn begin_response(&self) -> Option<Rc<Reader>> {
-        (self.protocol == Protocol::Http2).then(|| self.outgoing.begin(Instant::now()))
+        (self.protocol == HttpVersion::Http2).then(|| self.outgoing.begin(Instant::now()))
     }
 
     /// Counts a request for the client that it comes from. `None`: it has too many.
     pub(crate) fn count_request(self: &Rc<Self>, address: IpAddr) -> Option<InFlight> {
         let source = if address == self.source_ip() {
             let Some(source) = self.permit.source() else { return Some(InFlight(None)) };
-            return source.begin_request().then(|| InFlight(Some(Counted::Own(self.clone()))));
+            return source
+                .begin_request()
+                .then(|| InFlight(Some(CountedSource::Own(self.clone()))));
         } else {
             self.worker.shared.sources.source(address)
         };
-        source.begin_request().then(|| InFlight(Some(Counted::Named(source))))
+        source.begin_request().then(|| InFlight(Some(CountedSource::Named(source))))
     }
 
     /// `head_since`: when the first octets of an incomplete head came.
-    pub fn waiting(&self, head_since: Option<Instant>) -> Waiting {
+    pub fn waiting(&self, head_since: Option<Instant>) -> ConnectionWait {
         let stalled = self.outgoing.stalled_since();
         let blocked = self.progress.blocked_since();
-        Waiting {
+        ConnectionWait {
             is_active: self.active.get() > 0 || !self.outgoing.is_empty(),
             idle_since: self.idle_since.get(),
             was_used: self.was_used(),
@@ -174,7 +176,7 @@ impl Client {
     }
 }
 
-impl Drop for Client {
+impl Drop for ClientConnection {
     fn drop(&mut self) {
         self.worker.counters.closed(self.listener);
         if let Some(slot) = self.slot.get() {
@@ -184,11 +186,11 @@ impl Drop for Client {
 }
 
 /// A request that counts for a client, until it is dropped. `None`: none is counted.
-pub(crate) struct InFlight(Option<Counted>);
+pub(crate) struct InFlight(Option<CountedSource>);
 
-enum Counted {
+enum CountedSource {
     /// For the source of the connection.
-    Own(Rc<Client>),
+    Own(Rc<ClientConnection>),
     /// For the client that a trusted proxy names.
     Named(SourceRef),
 }
@@ -197,8 +199,8 @@ impl Drop for InFlight {
     fn drop(&mut self) {
         match &self.0 {
             None => {}
-            Some(Counted::Named(source)) => source.end_request(),
-            Some(Counted::Own(client)) => {
+            Some(CountedSource::Named(source)) => source.end_request(),
+            Some(CountedSource::Own(client)) => {
                 if let Some(source) = client.permit.source() {
                     source.end_request();
                 }

@@ -7,7 +7,7 @@ use ipnet::IpNet;
 use lb_http::host::parent_domain;
 use lb_http::policy::RateLimits;
 pub use lb_http::proxy_protocol::Version as ProxyProtocol;
-use lb_http::{HostPattern, Owner, Table, Upstream, UpstreamName};
+use lb_http::{HostPattern, IngressTable, RouteOwner, Upstream, UpstreamName};
 use rustls::server::danger::ClientCertVerifier;
 
 use crate::certificate;
@@ -16,7 +16,7 @@ pub use crate::certificate::{Certificate, InvalidCertificate};
 /// A snapshot. Parts that did not change are shared with the snapshot before.
 #[derive(Clone, Debug, Default)]
 pub struct Config {
-    pub table: Table,
+    pub table: IngressTable,
     pub upstreams: HashMap<UpstreamName, Arc<Upstream>>,
     /// Hosts that are served over TLS. A client whose SNI matches none is refused, unless there is an entry for
     /// [`HostPattern::Any`].
@@ -90,7 +90,7 @@ pub struct Passthrough {
     /// Whether connections to the endpoint begin with the PROXY protocol.
     pub proxy_protocol: Option<ProxyProtocol>,
     /// Whose connections the limits count.
-    pub owner: Owner,
+    pub owner: RouteOwner,
     /// Clients that may connect; empty: all.
     pub allowed_sources: Vec<IpNet>,
     pub denied_sources: Vec<IpNet>,

@@ -13,7 +13,7 @@ use tokio::net::TcpStream;
 use tokio::sync::Notify;
 
 /// One type for all streams: code that is generic over streams is compiled once.
-pub(crate) enum Stream {
+pub(crate) enum ProxyStream {
     Tcp(Prefixed),
     Server(Box<tokio_rustls::server::TlsStream<Prefixed>>),
     Client(Box<tokio_rustls::client::TlsStream<TcpStream>>),
@@ -80,14 +80,14 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Prefixed<S> {
 macro_rules! on_stream {
     ($self:ident, $stream:ident => $call:expr) => {
         match $self.get_mut() {
-            Stream::Tcp($stream) => $call,
-            Stream::Server($stream) => $call,
-            Stream::Client($stream) => $call,
+            ProxyStream::Tcp($stream) => $call,
+            ProxyStream::Server($stream) => $call,
+            ProxyStream::Client($stream) => $call,
         }
     };
 }
 
-impl AsyncRead for Stream {
+impl AsyncRead for ProxyStream {
     fn poll_read(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -97,7 +97,7 @@ impl AsyncRead for Stream {
     }
 }
 
-impl AsyncWrite for Stream {
+impl AsyncWrite for ProxyStream {
     fn poll_write(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -206,8 +206,8 @@ impl Progress {
 }
 
 /// A client's stream that notes its progress.
-pub(crate) struct Watched {
-    pub stream: Stream,
+pub(crate) struct WatchedStream {
+    pub stream: ProxyStream,
     pub progress: Rc<Progress>,
 }
 
@@ -217,25 +217,25 @@ pub(crate) trait ResetOnClose {
     fn reset_on_close(&self);
 }
 
-impl ResetOnClose for Watched {
+impl ResetOnClose for WatchedStream {
     fn reset_on_close(&self) {
         let stream = match &self.stream {
-            Stream::Tcp(stream) => &stream.stream,
-            Stream::Server(stream) => &stream.get_ref().0.stream,
-            Stream::Client(stream) => stream.get_ref().0,
+            ProxyStream::Tcp(stream) => &stream.stream,
+            ProxyStream::Server(stream) => &stream.get_ref().0.stream,
+            ProxyStream::Client(stream) => stream.get_ref().0,
         };
         // Fails only for a socket that is closed.
         let _ = stream.set_zero_linger();
     }
 }
 
-impl Watched {
-    pub fn new(stream: Stream) -> Self {
+impl WatchedStream {
+    pub fn new(stream: ProxyStream) -> Self {
         Self { stream, progress: Progress::new() }
     }
 }
 
-impl AsyncRead for Watched {
+impl AsyncRead for WatchedStream {
     fn poll_read(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -249,7 +249,7 @@ impl AsyncRead for Watched {
     }
 }
 
-impl AsyncWrite for Watched {
+impl AsyncWrite for WatchedStream {
     fn poll_write(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,

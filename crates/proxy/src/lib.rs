@@ -37,4 +37,4 @@ pub use config::{Certificate, ClientCertificates, Config, HostTls, Passthrough};
 pub use metrics::Metrics;
 pub use proxy::{Proxy, StartError};
 pub use session_keys::SessionKeys;
-pub use settings::{Limits, Settings};
+pub use settings::{ProxyLimits, ProxySettings};

@@ -19,12 +19,12 @@ pub(crate) struct Outgoing {
     counters: Arc<WorkerCounters>,
     most: usize,
     octets: Cell<usize>,
-    streams: RefCell<Slab<Stream>>,
+    streams: RefCell<Slab<StreamBacklog>>,
     /// Bodies that wait until there is room.
     waiting: RefCell<Vec<Waker>>,
 }
 
-struct Stream {
+struct StreamBacklog {
     octets: usize,
     /// Since when the client has taken nothing although there is something to take.
     stalled_since: Option<Instant>,
@@ -43,7 +43,7 @@ impl Outgoing {
 
     /// Follows one response. Until hyper has asked for its body, the client has to take the head.
     pub fn begin(self: &Rc<Self>, now: Instant) -> Rc<Reader> {
-        let stream = Stream { octets: 0, stalled_since: Some(now) };
+        let stream = StreamBacklog { octets: 0, stalled_since: Some(now) };
         let key = self.streams.borrow_mut().insert(stream);
         Rc::new(Reader { outgoing: self.clone(), key })
     }
@@ -113,7 +113,7 @@ impl Reader {
         });
     }
 
-    fn change(&self, change: impl FnOnce(&mut Stream)) {
+    fn change(&self, change: impl FnOnce(&mut StreamBacklog)) {
         change(&mut self.outgoing.streams.borrow_mut()[self.key]);
     }
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use lb_http::balance::{Pick, RequestOutcome};
-use lb_http::proxy_protocol::Addresses;
+use lb_http::proxy_protocol::ProxiedAddresses;
 use lb_http::respond;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
@@ -78,7 +78,7 @@ pub(crate) async fn forward_connection(worker: &Rc<Worker>, connection: Forwardi
             }
         };
         endpoints.balancer.report(&guard, RequestOutcome::Success, Instant::now());
-        let addresses = Addresses { source: arrival.source, destination: arrival.local };
+        let addresses = ProxiedAddresses { source: arrival.source, destination: arrival.local };
         let mut first =
             host.proxy_protocol.map_or_else(Vec::new, |version| version.encode(&addresses));
         first.extend_from_slice(&hello);

@@ -12,10 +12,10 @@ use tokio::sync::watch;
 use crate::config::Config;
 use crate::listen;
 use crate::metrics::{Listener, Metrics};
-use crate::settings::Settings;
+use crate::settings::ProxySettings;
 use crate::stop::Stop;
 use crate::thread::{self, Sockets};
-use crate::worker::Shared;
+use crate::worker::WorkerContext;
 
 /// A running proxy. It stops when it is dropped, without waiting for requests.
 #[derive(Debug)]
@@ -52,7 +52,7 @@ impl std::error::Error for StartError {}
 impl Proxy {
     /// Starts the workers. When this returns, all addresses accept connections.
     pub fn start(
-        mut settings: Settings,
+        mut settings: ProxySettings,
         config: watch::Receiver<Arc<Config>>,
     ) -> Result<Self, StartError> {
         let workers = match settings.workers {
@@ -84,7 +84,7 @@ impl Proxy {
         }
         let addresses = (addresses(&http)?, addresses(&https)?);
         let (stop, stopped) = watch::channel(Stop::Serve);
-        let shared = Shared::new(settings, config.clone()).map_err(StartError::Random)?;
+        let shared = WorkerContext::new(settings, config.clone()).map_err(StartError::Random)?;
         let shared = Arc::new(shared);
         let mut proxy = Self {
             http: addresses.0,

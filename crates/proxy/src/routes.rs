@@ -83,14 +83,14 @@ impl Known {
 
 #[cfg(test)]
 mod tests {
-    use lb_http::upstream::Protocol;
-    use lb_http::{Owner, Upstream, UpstreamName, balance};
+    use lb_http::upstream::UpstreamProtocol;
+    use lb_http::{RouteOwner, Upstream, UpstreamName, balance};
     use tokio::sync::watch;
 
     use super::*;
     use crate::config::Config;
     use crate::metrics::Metrics;
-    use crate::settings::Limits;
+    use crate::settings::ProxyLimits;
     use crate::upstream::{Balancers, Upstreams};
 
     #[test]
@@ -100,11 +100,11 @@ mod tests {
             namespace: "default".into(),
             service: "web".into(),
             port: "80".into(),
-            protocol: Protocol::Http1,
+            protocol: UpstreamProtocol::Http1,
             tls: None,
         };
         let route = Arc::new(Route {
-            owner: Owner { namespace: "default".into(), name: "web".into() },
+            owner: RouteOwner { namespace: "default".into(), name: "web".into() },
             action: Action::Forward(name.clone()),
             canaries: Vec::new(),
             policy: Arc::default(),
@@ -113,7 +113,7 @@ mod tests {
         config.upstreams.insert(name.clone(), Arc::new(Upstream::default()));
         let config = Arc::new(config);
         let (_sender, newest) = watch::channel(config.clone());
-        let balancers = Balancers::new(balance::Settings::default(), newest);
+        let balancers = Balancers::new(balance::BalancerSettings::default(), newest);
         let upstreams = Upstreams::default();
         let known = Routes::default().get(&route, &Metrics::new(1).add_worker(), start);
         let endpoints_at = |now| {
@@ -124,11 +124,11 @@ mod tests {
         for minutes in 1..60 {
             let now = start + Duration::from_secs(60 * minutes);
             assert!(Rc::ptr_eq(&endpoints_at(now), &first));
-            upstreams.tend(&config, &balancers, &Limits::default(), now);
+            upstreams.tend(&config, &balancers, &ProxyLimits::default(), now);
         }
         // Also after a pause in which all else would be forgotten.
         let mut now = start + Duration::from_secs(3540 + 601);
-        upstreams.tend(&config, &balancers, &Limits::default(), now);
+        upstreams.tend(&config, &balancers, &ProxyLimits::default(), now);
         now += Duration::from_secs(1);
         let found = upstreams.get(&name, &config, &balancers, now).unwrap();
         assert!(Rc::ptr_eq(&endpoints_at(now), &found));

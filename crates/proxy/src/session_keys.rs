@@ -5,7 +5,7 @@ use std::fmt::{self, Display};
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use lb_http::affinity::{Key, Keys};
+use lb_http::affinity::{AffinityTokenKey, Keys};
 use ring::digest::{SHA256, digest};
 use ring::hmac;
 
@@ -79,10 +79,9 @@ impl SessionKeys {
 
     /// Replaces the secrets, at once in all connections.
     pub fn set(&self, secrets: Secrets) {
-        let keys = secrets
-            .0
-            .iter()
-            .map(|secret| Key::from_secret(&secret.derive_key(b"millrace affinity cookies")));
+        let keys = secrets.0.iter().map(|secret| {
+            AffinityTokenKey::from_secret(&secret.derive_key(b"millrace affinity cookies"))
+        });
         self.affinity.set(keys.collect());
         self.secrets.store(Arc::new(secrets.0));
     }

@@ -13,7 +13,7 @@ use crate::metrics::Listener;
 use crate::session_keys::SessionKeys;
 
 #[derive(Debug, Default)]
-pub struct Settings {
+pub struct ProxySettings {
     /// Listen addresses without TLS: HTTP/1.1, and HTTP/2 with prior knowledge.
     pub http: Vec<SocketAddr>,
     /// Listen addresses with TLS.
@@ -31,9 +31,9 @@ pub struct Settings {
     /// The port that clients with TLS connect to, to which redirects lead.
     pub tls_port: u16,
     /// Slow start, and ejection of endpoints that fail. The keys of affinity cookies are those of `session_keys`.
-    pub balancing: balance::Settings,
+    pub balancing: balance::BalancerSettings,
     pub session_keys: SessionKeys,
-    pub limits: Limits,
+    pub limits: ProxyLimits,
     /// Threads that serve requests; 0: one for each CPU that the process may use.
     pub workers: usize,
     /// How long requests and WebSockets have to finish when the proxy stops.
@@ -44,7 +44,7 @@ pub struct Settings {
     pub most_owners: usize,
 }
 
-impl Settings {
+impl ProxySettings {
     /// Listens on `http` and `https`, and has defaults otherwise.
     pub fn new(http: Vec<SocketAddr>, https: Vec<SocketAddr>) -> Self {
         Self {
@@ -69,7 +69,7 @@ impl Settings {
 
 /// Limits of what clients and endpoints may take. The proxy enforces all of them, whatever the configuration says.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub struct ProxyLimits {
     /// Connections of all clients. An idle one takes about as much memory as the design document states, so this
     /// bounds the proxy's memory.
     pub connections: usize,
@@ -146,7 +146,7 @@ pub struct Limits {
     pub interim_bytes: u64,
 }
 
-impl Default for Limits {
+impl Default for ProxyLimits {
     fn default() -> Self {
         Self {
             connections: 100_000,

@@ -12,14 +12,14 @@ use crate::accept::serve_listener;
 use crate::config::Config;
 use crate::metrics::{Listener, WorkerCounters};
 use crate::stop::Stop;
-use crate::worker::{Shared, Worker};
+use crate::worker::{Worker, WorkerContext};
 
 /// The sockets of one worker.
 pub(crate) type Sockets = Vec<(Listener, TcpListener)>;
 
 /// What a worker starts with.
 pub(crate) struct Start {
-    pub shared: Arc<Shared>,
+    pub shared: Arc<WorkerContext>,
     pub counters: Arc<WorkerCounters>,
     pub config: watch::Receiver<Arc<Config>>,
     pub stop: watch::Receiver<Stop>,
@@ -48,7 +48,7 @@ async fn run(start: Start) -> io::Result<()> {
     let Start { shared, counters, mut config, mut stop, sockets } = start;
     let snapshot = config.borrow_and_update().clone();
     let mut seed = [0; 8];
-    // Without random numbers, `Shared` had failed.
+    // Without random numbers, `WorkerContext` had failed.
     let _ = getrandom::fill(&mut seed);
     let worker = Worker::new(shared, counters, snapshot, u64::from_ne_bytes(seed));
     let mut tasks = vec![

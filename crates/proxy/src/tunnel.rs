@@ -12,7 +12,7 @@ use tokio::time::sleep;
 
 /// How a tunnel ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum End {
+pub(crate) enum TunnelEnd {
     Closed,
     /// No octet came in either direction for too long.
     Idle,
@@ -23,7 +23,7 @@ pub(crate) enum End {
 const BUFFER: usize = 8 << 10;
 
 /// Copies in both directions. Returns the octets from `a` to `b` and from `b` to `a`.
-pub(crate) async fn join_streams<A, B>(a: A, b: B, idle: Duration) -> (End, u64, u64)
+pub(crate) async fn join_streams<A, B>(a: A, b: B, idle: Duration) -> (TunnelEnd, u64, u64)
 where
     A: AsyncRead + AsyncWrite + Unpin,
     B: AsyncRead + AsyncWrite + Unpin,
@@ -37,11 +37,11 @@ where
     let end = loop {
         tokio::select! {
             biased;
-            result = &mut copy => break if result.is_ok() { End::Closed } else { End::Failed },
+            result = &mut copy => break if result.is_ok() { TunnelEnd::Closed } else { TunnelEnd::Failed },
             () = &mut timer => {
                 let quiet = last.get().elapsed();
                 if quiet >= idle {
-                    break End::Idle;
+                    break TunnelEnd::Idle;
                 }
                 timer.as_mut().reset(tokio::time::Instant::now() + (idle - quiet));
             }

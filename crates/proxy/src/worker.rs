@@ -15,22 +15,22 @@ use lb_limits::{ClientNetwork, Shares};
 use slab::Slab;
 use tokio::sync::watch;
 
-use crate::access_log::{Batch, Entry};
-use crate::client::{Client, Order};
+use crate::access_log::{AccessLogEntry, Batch};
+use crate::client::{ClientConnection, Order};
 use crate::config::Config;
 use crate::http::http1::FutureSlots;
 use crate::limits::Sources;
 use crate::limits::verifications::Verifications;
 use crate::metrics::{Listener, OwnerCounters, WorkerCounters, increase_counter};
 use crate::routes::{Known, Routes};
-use crate::settings::{Limits, Settings};
+use crate::settings::{ProxyLimits, ProxySettings};
 use crate::stop::Stop;
 use crate::tls::server::Handshakes;
 use crate::upstream::{Balancers, Endpoints, Upstreams};
 
 /// What all workers share.
-pub(crate) struct Shared {
-    pub settings: Settings,
+pub(crate) struct WorkerContext {
+    pub settings: ProxySettings,
     pub sources: Arc<Sources>,
     pub rates: Limiter,
     pub verified: Arc<Verified>,
@@ -39,10 +39,10 @@ pub(crate) struct Shared {
     pub balancers: Balancers,
 }
 
-impl Shared {
+impl WorkerContext {
     /// An error says why there are no random numbers.
     pub fn new(
-        mut settings: Settings,
+        mut settings: ProxySettings,
         config: watch::Receiver<Arc<Config>>,
     ) -> Result<Self, String> {
         settings.balancing.affinity_keys = settings.session_keys.affinity();
@@ -62,10 +62,10 @@ impl Shared {
 }
 
 pub(crate) struct Worker {
-    pub shared: Arc<Shared>,
+    pub shared: Arc<WorkerContext>,
     pub counters: Arc<WorkerCounters>,
     pub upstreams: Upstreams,
-    pub clients: RefCell<Slab<Weak<Client>>>,
+    pub clients: RefCell<Slab<Weak<ClientConnection>>>,
     config: RefCell<Snapshot>,
     /// Number of the snapshot.
     snapshot: Cell<u64>,
@@ -115,7 +115,7 @@ const BATCH: usize = 64;
 const TICK: Duration = Duration::from_millis(500);
 impl Worker {
     pub fn new(
-        shared: Arc<Shared>,
+        shared: Arc<WorkerContext>,
         counters: Arc<WorkerCounters>,
         config: Arc<Config>,
         seed: u64,
@@ -146,7 +146,7 @@ impl Worker {
         slots.clone().downcast().unwrap_or_default()
     }
 
-    pub fn limits(&self) -> &Limits {
+    pub fn limits(&self) -> &ProxyLimits {
         &self.shared.settings.limits
     }
 
@@ -204,7 +204,7 @@ impl Worker {
         route.endpoints(self.snapshot.get(), |upstream| self.endpoints(upstream, now))
     }
 
-    pub fn log(&self, entry: Entry) {
+    pub fn log(&self, entry: AccessLogEntry) {
         let mut log = self.log.borrow_mut();
         log.push(entry);
         if log.len() >= BATCH {

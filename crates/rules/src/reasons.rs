@@ -5,7 +5,7 @@ use lb_common::layout::Reason;
 
 /// What happens to a packet for a reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Fate {
+pub enum ReasonFate {
     /// The packet continues unchanged, as without Millrace.
     Passed,
     /// The packet is discarded, and its sender gets no error.
@@ -16,7 +16,7 @@ pub enum Fate {
     Forwarded,
 }
 
-impl Fate {
+impl ReasonFate {
     pub fn name(self) -> &'static str {
         match self {
             Self::Passed => "passed",
@@ -30,14 +30,14 @@ impl Fate {
 /// The explanation of a reason, as Markdown.
 #[derive(Clone, Copy, Debug)]
 pub struct ReasonExplanation {
-    pub fate: Fate,
+    pub fate: ReasonFate,
     pub what: &'static str,
     pub fix: &'static str,
 }
 
 /// The usual meaning. The verdict of a packet, not `fate`, says what happened to it.
 pub fn explain_reason(reason: Reason) -> ReasonExplanation {
-    use Fate::{Answered, Dropped, Forwarded, Passed};
+    use ReasonFate::{Answered, Dropped, Forwarded, Passed};
     let (fate, what, fix) = match reason {
         Reason::Malformed => (
             Passed,

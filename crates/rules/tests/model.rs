@@ -20,7 +20,7 @@ use lb_common::maglev::DEFAULT_WEIGHT;
 use lb_rules::documents;
 use lb_rules::ipam::{Pools, api_server_service};
 use lb_rules::model::{
-    Claims, ExternalIpPolicy, Frontend, NodeContext, Object, Policy, Resolved, ServicePort,
+    Claims, ExternalIpPolicy, Frontend, NodeContext, Object, Resolved, ServicePort, TrafficPolicy,
     forwarding_named, resolve,
 };
 use lb_rules::store::Store;
@@ -92,8 +92,8 @@ fn meaning(name: &str, manifests: &str) -> String {
 
 fn policies(service_port: &ServicePort) -> String {
     let name = |policy| match policy {
-        Policy::Cluster => "Cluster",
-        Policy::Local => "Local",
+        TrafficPolicy::Cluster => "Cluster",
+        TrafficPolicy::Local => "Local",
     };
     let (external, internal) =
         (name(service_port.external_policy), name(service_port.internal_policy));

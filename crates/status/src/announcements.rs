@@ -21,9 +21,9 @@ impl fmt::Debug for AnnouncementMetrics {
     }
 }
 
-type Value = fn(&LinkView) -> u64;
+type AnnouncementValue = fn(&LinkView) -> u64;
 
-const GAUGES: [(&str, &str, Value); 5] = [
+const GAUGES: [(&str, &str, AnnouncementValue); 5] = [
     ("held", "Addresses that this node announces", |link| {
         link.addresses.iter().filter(|address| address.is_here()).count() as u64
     }),
@@ -43,7 +43,7 @@ const GAUGES: [(&str, &str, Value); 5] = [
     }),
 ];
 
-const COUNTERS: [(&str, &str, Value); 6] = [
+const COUNTERS: [(&str, &str, AnnouncementValue); 6] = [
     ("taken", "Addresses that this node began to announce", |link| link.counts.taken),
     ("moved_as_planned", "Those of them that another node still announced", |link| {
         link.counts.planned

@@ -22,9 +22,9 @@ impl fmt::Debug for BfdMetrics {
     }
 }
 
-type Value<T> = fn(&BfdView) -> T;
+type BfdValue<T> = fn(&BfdView) -> T;
 
-const GAUGES: [(&str, &str, Option<Unit>, Value<f64>); 3] = [
+const GAUGES: [(&str, &str, Option<Unit>, BfdValue<f64>); 3] = [
     ("session_up", "Whether the path to the peer works, as far as BFD sees", None, |session| {
         session.is_up().into()
     }),
@@ -39,7 +39,7 @@ const GAUGES: [(&str, &str, Option<Unit>, Value<f64>); 3] = [
     ),
 ];
 
-const COUNTERS: [(&str, &str, Value<u64>); 2] = [
+const COUNTERS: [(&str, &str, BfdValue<u64>); 2] = [
     ("sessions_up", "How often the session came up", |session| session.ups),
     ("sessions_down", "How often the session went down", |session| session.downs),
 ];

@@ -21,9 +21,9 @@ impl fmt::Debug for BgpMetrics {
     }
 }
 
-type Value = fn(&PeerView) -> u64;
+type BgpValue = fn(&PeerView) -> u64;
 
-const GAUGES: [(&str, &str, Value); 3] = [
+const GAUGES: [(&str, &str, BgpValue); 3] = [
     ("session_up", "Whether the session with the peer is established", |peer| {
         peer.is_established().into()
     }),
@@ -31,7 +31,7 @@ const GAUGES: [(&str, &str, Value); 3] = [
     ("draining", "Whether the peer is asked to prefer other nodes", |peer| peer.draining.into()),
 ];
 
-const COUNTERS: [(&str, &str, Value); 6] = [
+const COUNTERS: [(&str, &str, BgpValue); 6] = [
     ("sessions_established", "How often the session was established", |peer| peer.established),
     ("sessions_ended", "How often an established session ended", |peer| peer.ended),
     ("messages_sent", "Messages that were sent to the peer", |peer| peer.messages_sent),

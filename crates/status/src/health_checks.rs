@@ -12,7 +12,7 @@ use axum::Router;
 use axum::extract::State;
 use axum::http::{HeaderName, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use lb_connections::{Limits, Room};
+use lb_connections::{AdmissionLimits, Room};
 use lb_process::notices::{Notice, NoticeObject, NoticeReason, Notices};
 use lb_process::serve_router;
 use lb_rules::model::ServiceName;
@@ -24,7 +24,7 @@ const WEIGHT: HeaderName = HeaderName::from_static("x-load-balancing-endpoint-we
 
 /// Limits of all health check node ports together: a load balancer may query all of them at once,
 /// from one address.
-const LIMITS: Limits = Limits::new(64, 512, 256);
+const LIMITS: AdmissionLimits = AdmissionLimits::new(64, 512, 256);
 
 /// What one port reports.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,17 +41,17 @@ pub struct HealthChecks {
     notices: Arc<dyn Notices>,
     room: Arc<Room>,
     addresses: BTreeSet<IpAddr>,
-    ports: BTreeMap<u16, Port>,
+    ports: BTreeMap<u16, HealthCheckPort>,
 }
 
-struct Port {
+struct HealthCheckPort {
     check: Arc<Mutex<Check>>,
-    servers: BTreeMap<IpAddr, Server>,
+    servers: BTreeMap<IpAddr, HealthCheckServer>,
 }
 
-struct Server(JoinHandle<()>);
+struct HealthCheckServer(JoinHandle<()>);
 
-impl Drop for Server {
+impl Drop for HealthCheckServer {
     fn drop(&mut self) {
         self.0.abort();
     }
@@ -82,7 +82,7 @@ impl HealthChecks {
                 Some(port) => *lock(&port.check) = check,
                 None => {
                     let check = Arc::new(Mutex::new(check));
-                    self.ports.insert(port, Port { check, servers: BTreeMap::new() });
+                    self.ports.insert(port, HealthCheckPort { check, servers: BTreeMap::new() });
                 }
             }
         }
@@ -98,7 +98,7 @@ impl HealthChecks {
     /// Starts missing servers, and stops those on other addresses. The others keep running.
     fn serve(&mut self) {
         let mut ports = std::mem::take(&mut self.ports);
-        for (&number, Port { check, servers }) in &mut ports {
+        for (&number, HealthCheckPort { check, servers }) in &mut ports {
             servers.retain(|address, _| self.addresses.contains(address));
             for &ip in &self.addresses {
                 let start = || self.start(SocketAddr::new(ip, number), check);
@@ -108,7 +108,7 @@ impl HealthChecks {
         self.ports = ports;
     }
 
-    fn start(&self, address: SocketAddr, check: &Arc<Mutex<Check>>) -> Server {
+    fn start(&self, address: SocketAddr, check: &Arc<Mutex<Check>>) -> HealthCheckServer {
         let shared =
             HealthCheckContext { check: Arc::clone(check), health: Arc::clone(&self.health) };
         let complain = {
@@ -126,7 +126,12 @@ impl HealthChecks {
         };
         // For every path.
         let router = Router::new().fallback(respond).with_state(shared);
-        Server(tokio::spawn(serve_router(address, router, Arc::clone(&self.room), complain)))
+        HealthCheckServer(tokio::spawn(serve_router(
+            address,
+            router,
+            Arc::clone(&self.room),
+            complain,
+        )))
     }
 }
 

@@ -33,12 +33,12 @@ pub use bgp::BgpMetrics;
 pub use health::Health;
 pub use health_checks::{Check, HealthChecks};
 pub use metrics::{Changed, Metrics, Usage};
-pub use report::{Condition, Report, Reporter, address as report_address, ask};
+pub use report::{AgentReport, Condition, Reporter, address as report_address, ask};
 pub use traffic::{Catalog, Counters, DEFAULT_METRICS_MAX_OBJECTS, FlowTable};
 
 /// Listen addresses; `None`: no server.
 #[derive(Clone, Debug)]
-pub struct Addresses {
+pub struct StatusAddresses {
     pub healthz: Option<SocketAddr>,
     pub metrics: Option<SocketAddr>,
 }
@@ -52,7 +52,7 @@ struct ServerContext {
 /// Starts the servers; `for_agents` is served on the port for health. A port that cannot be bound is
 /// reported, and tried again: the agent works without it.
 pub fn start(
-    addresses: &Addresses,
+    addresses: &StatusAddresses,
     health: &Arc<Health>,
     metrics: &Arc<Metrics>,
     for_agents: Router,

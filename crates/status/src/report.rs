@@ -17,7 +17,7 @@ use std::time::{Duration, Instant, SystemTime};
 use anyhow::{Context, Result, ensure};
 use jiff::Timestamp;
 use lb_announce::LinkView;
-use lb_connections::{Limits, Room, accept_all};
+use lb_connections::{AdmissionLimits, Room, accept_all};
 use lb_rules::model::ServiceName;
 use lb_speakers::bgp::BgpView;
 use lb_waits::{LongWait, Waits};
@@ -30,7 +30,7 @@ use tokio::time::sleep;
 
 use super::Health;
 
-const LIMITS: Limits = Limits::new(16, 0, 0);
+const LIMITS: AdmissionLimits = AdmissionLimits::new(16, 0, 0);
 /// How long a command waits for the agent.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Between attempts to bind the socket: its previous owner may be ending.
@@ -41,7 +41,7 @@ const MOST_PROBLEMS: usize = 50;
 /// An agent's report about itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Report {
+pub struct AgentReport {
     pub process: u32,
     pub version: String,
     pub node_name: String,
@@ -84,10 +84,10 @@ pub struct Report {
 
 /// Updated by the agent with each change, read on request.
 #[derive(Debug, Default)]
-pub struct Condition(Mutex<State>);
+pub struct Condition(Mutex<ReportState>);
 
 #[derive(Debug, Default)]
-struct State {
+struct ReportState {
     programmed: (usize, usize),
     waiting: Option<String>,
     network: Option<String>,
@@ -162,7 +162,7 @@ impl Condition {
         self.state().network = why;
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, ReportState> {
         // Each field is valid by itself, so the state is usable after a panic.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -178,11 +178,11 @@ pub struct Reporter {
 }
 
 impl Reporter {
-    pub fn report(&self) -> Report {
+    pub fn report(&self) -> AgentReport {
         let health = self.health.report(Instant::now());
         let time = |time: SystemTime| Timestamp::try_from(time).ok();
         let state = self.condition.state();
-        Report {
+        AgentReport {
             process: std::process::id(),
             version: lb_process::VERSION.to_owned(),
             node_name: self.node_name.clone(),
@@ -249,7 +249,7 @@ pub fn address(pin_path: &Path) -> io::Result<SocketAddr> {
 }
 
 /// Asks the agent on a pin directory. `None`: no agent listens in this network namespace.
-pub fn ask(pin_path: &Path) -> Result<Option<Report>> {
+pub fn ask(pin_path: &Path) -> Result<Option<AgentReport>> {
     let address = address(pin_path)?;
     let mut stream = match StdStream::connect_addr(&address) {
         Ok(stream) => stream,

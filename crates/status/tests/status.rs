@@ -13,8 +13,8 @@ use lb_announce::LinkView;
 use lb_process::notices::{Notice, NoticeObject, NoticeReason, Notices};
 use lb_rules::model::{AddressFamily, Kind, ObjectRef, ServiceName};
 use lb_status::{
-    Addresses, AnnouncementMetrics, BfdMetrics, BgpMetrics, Check, Condition, Health, HealthChecks,
-    Metrics,
+    AnnouncementMetrics, BfdMetrics, BgpMetrics, Check, Condition, Health, HealthChecks, Metrics,
+    StatusAddresses,
 };
 use lb_waits::{Resource, Waits};
 use serde_json::Value;
@@ -83,7 +83,7 @@ struct Served {
 async fn served(adopted: bool) -> Served {
     let (healthz, metrics_port) = (free_port().await, free_port().await);
     let address = |port| Some(SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
-    let addresses = Addresses { healthz: address(healthz), metrics: address(metrics_port) };
+    let addresses = StatusAddresses { healthz: address(healthz), metrics: address(metrics_port) };
     let health = Arc::new(Health::new(adopted));
     let metrics = Arc::new(Metrics::new());
     let notices: Arc<dyn Notices> = Arc::new(Posted::default());

@@ -87,16 +87,16 @@ impl Display for LongWait {
 
 /// All waits of a process. Clones share them.
 #[derive(Clone, Debug, Default)]
-pub struct Waits(Arc<Mutex<State>>);
+pub struct Waits(Arc<Mutex<OpenWaits>>);
 
 #[derive(Debug, Default)]
-struct State {
+struct OpenWaits {
     next: u64,
-    entries: BTreeMap<u64, Entry>,
+    entries: BTreeMap<u64, OpenWait>,
 }
 
 #[derive(Debug)]
-struct Entry {
+struct OpenWait {
     resource: Resource,
     subject: String,
     reason: String,
@@ -124,7 +124,7 @@ impl Waits {
         let mut state = self.state();
         let id = state.next;
         state.next += 1;
-        let entry = Entry {
+        let entry = OpenWait {
             resource,
             subject,
             reason: String::new(),
@@ -139,7 +139,7 @@ impl Waits {
     /// The waits that have lasted longer than [`LONG`], the longest first.
     pub fn long(&self, now: Instant) -> Vec<LongWait> {
         let state = self.state();
-        let mut long: Vec<&Entry> =
+        let mut long: Vec<&OpenWait> =
             state.entries.values().filter(|entry| entry.age(now) >= LONG).collect();
         long.sort_by_key(|entry| entry.since);
         long.into_iter().map(|entry| entry.describe(now)).collect()
@@ -179,13 +179,13 @@ impl Waits {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, OpenWaits> {
         // Each entry is valid by itself, so the state is usable after a panic.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Entry {
+impl OpenWait {
     fn age(&self, now: Instant) -> Duration {
         now.saturating_duration_since(self.since)
     }
@@ -219,7 +219,7 @@ impl Wait {
         self.change(|entry| entry.resource = resource);
     }
 
-    fn change(&self, change: impl FnOnce(&mut Entry)) {
+    fn change(&self, change: impl FnOnce(&mut OpenWait)) {
         if let Some(entry) = self.waits.state().entries.get_mut(&self.id) {
             change(entry);
         }

@@ -1,6 +1,8 @@
 //! The PROXY protocol: what arrives in pieces means what arrives at once.
 
-use lb_http::proxy_protocol::{Addresses, MOST_OCTETS, encode_v1, encode_v2, parse_proxy_header};
+use lb_http::proxy_protocol::{
+    MOST_OCTETS, ProxiedAddresses, encode_v1, encode_v2, parse_proxy_header,
+};
 
 use super::text;
 use crate::Input;
@@ -60,7 +62,7 @@ pub fn proxy_protocol(bytes: &[u8]) -> &'static str {
     };
     assert!(header.length <= octets.len().min(MOST_OCTETS));
     let Some(addresses) = header.addresses else { return "no addresses" };
-    let canonical = |addresses: Addresses| {
+    let canonical = |addresses: ProxiedAddresses| {
         let end = |end: std::net::SocketAddr| (end.ip().to_canonical(), end.port());
         (end(addresses.source), end(addresses.destination))
     };

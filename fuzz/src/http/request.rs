@@ -4,8 +4,8 @@ use std::net::{IpAddr, SocketAddr};
 
 use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Version};
-use lb_http::headers::{Client, ForwardedSource, Forwarding, Peer, strip_request};
-use lb_http::request::{Limits, Target, check_request};
+use lb_http::headers::{ConnectionPeer, ForwardedSource, Forwarding, RequestClient, strip_request};
+use lb_http::request::{RequestLimits, Target, check_request};
 
 use super::{host, path, text};
 use crate::Input;
@@ -85,7 +85,7 @@ const VALUES: [&str; 35] = [
 pub fn request(bytes: &[u8]) -> &'static str {
     let mut input = Input::new(bytes);
     let Some(parts) = head(&mut input) else { return "not parsed" };
-    let target = match check_request(&parts, &Limits { uri: 24 }) {
+    let target = match check_request(&parts, &RequestLimits { uri: 24 }) {
         Ok(target) => target,
         Err(refusal) => {
             assert!(refusal.status().is_client_error());
@@ -232,8 +232,8 @@ fn is_identified(input: &mut Input, mut headers: HeaderMap) {
     }
     let trusted = ["10.0.0.0/8".parse().expect("a network")];
     let forwarding = Forwarding { trusted: trusted.into(), source, send_forwarded: false };
-    let peer = Peer { address: ([10, 0, 0, 9], 1).into(), is_tls: false, port: 80 };
-    let client = Client::identify(&forwarding, &peer, &headers);
+    let peer = ConnectionPeer { address: ([10, 0, 0, 9], 1).into(), is_tls: false, port: 80 };
+    let client = RequestClient::identify(&forwarding, &peer, &headers);
     assert_eq!(client.address, IpAddr::from([192, 0, 2, 77]));
 }
 
@@ -245,8 +245,8 @@ fn is_described(input: &mut Input, headers: &mut HeaderMap) {
         Forwarding { trusted: trusted.into(), source, send_forwarded: input.chance(128) };
     let peer: IpAddr = input.choose(&[[192, 0, 2, 9], [10, 0, 0, 9]]).into();
     let is_trusted = trusted[0].contains(&peer);
-    let peer = Peer { address: SocketAddr::new(peer, 1), is_tls: false, port: 80 };
-    let client = Client::identify(&forwarding, &peer, headers);
+    let peer = ConnectionPeer { address: SocketAddr::new(peer, 1), is_tls: false, port: 80 };
+    let client = RequestClient::identify(&forwarding, &peer, headers);
     if !is_trusted {
         assert_eq!((client.address, client.is_tls, client.port), (peer.address.ip(), false, 80));
     }

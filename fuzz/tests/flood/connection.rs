@@ -8,8 +8,8 @@ use std::net::Ipv4Addr;
 use lb_common::hash::mix;
 use lb_common::header::protocol::UDP;
 
-use crate::world::{Fate, Path, SECOND, Service, World};
-use fuzz::wire::{ACK, End, FIN, Packet, SYN};
+use crate::world::{FloodFate, Path, SECOND, Service, World};
+use fuzz::wire::{ACK, FIN, Ipv4End, Packet, SYN};
 
 /// Between the node and a client.
 const ROUND_TRIP: u64 = 40_000_000;
@@ -44,23 +44,23 @@ enum Act {
     BackendData,
 }
 
-struct Connection {
+struct ScriptedConnection {
     service: Service,
     script: Script,
-    client: End,
+    client: Ipv4End,
     step: u32,
     opened_at: u64,
     /// The next sequence numbers.
     client_next: u32,
     backend_next: u32,
     /// The backend that got the first packet. All others must go there.
-    backend: Option<End>,
+    backend: Option<Ipv4End>,
     /// The source address and port that the backend sees.
-    source: Option<End>,
+    source: Option<Ipv4End>,
 }
 
-impl Connection {
-    fn new(service: Service, script: Script, client: End, now: u64) -> Self {
+impl ScriptedConnection {
+    fn new(service: Service, script: Script, client: Ipv4End, now: u64) -> Self {
         let isn = mix(u64::from(u32::from(client.address)) << 16 | u64::from(client.port));
         Self {
             service,
@@ -136,7 +136,7 @@ impl Connection {
         Ok(pause.map(|pause| world.now + pause))
     }
 
-    fn make_packet(&self, act: Act, source: End, destination: End) -> Packet {
+    fn make_packet(&self, act: Act, source: Ipv4End, destination: Ipv4End) -> Packet {
         let from_client = matches!(act, Act::Syn | Act::Ack | Act::Request | Act::ClientFin);
         let length = match act {
             Act::Request | Act::Response | Act::BackendData => 32,
@@ -162,8 +162,8 @@ impl Connection {
         let sent = self.make_packet(act, self.client, self.service.frontend());
         let fate = world.request(&sent);
         let received = match (fate, self.service.path) {
-            (Fate::Delivered(packet), Path::Local | Path::Snat) => packet,
-            (Fate::Tunnelled(packet, node), Path::Tunnel) => {
+            (FloodFate::Delivered(packet), Path::Local | Path::Snat) => packet,
+            (FloodFate::Tunnelled(packet, node), Path::Tunnel) => {
                 let numbers = 0..crate::world::BACKENDS;
                 let mut backends = numbers.map(|number| self.service.backend(number));
                 let backend = backends.find(|backend| self.service.node_of(*backend) == node);
@@ -199,7 +199,7 @@ impl Connection {
         }
         let fate = world.reply(self.service, &sent, self.client);
         let expected = Packet { source: self.service.frontend(), destination: self.client, ..sent };
-        if fate != Fate::Delivered(expected) {
+        if fate != FloodFate::Delivered(expected) {
             return Err(format!("{sent:?} became {fate:?}"));
         }
         Ok(())
@@ -209,7 +209,7 @@ impl Connection {
 /// All legitimate connections, and when the next packet of each is due.
 #[derive(Default)]
 pub struct Honest {
-    connections: Vec<Connection>,
+    connections: Vec<ScriptedConnection>,
     due: BinaryHeap<Reverse<(u64, usize)>>,
     pub packets: u64,
     pub failures: Vec<String>,
@@ -219,9 +219,9 @@ impl Honest {
     pub fn dial(&mut self, service: Service, script: Script, now: u64) {
         let number = self.connections.len();
         let client =
-            End::new([192, 0, 2, 1 + (number % 250) as u8], 32_768 + (number / 250) as u16);
+            Ipv4End::new([192, 0, 2, 1 + (number % 250) as u8], 32_768 + (number / 250) as u16);
         self.due.push(Reverse((now, number)));
-        self.connections.push(Connection::new(service, script, client, now));
+        self.connections.push(ScriptedConnection::new(service, script, client, now));
     }
 
     pub fn opened(&self) -> usize {

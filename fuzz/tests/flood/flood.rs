@@ -6,11 +6,11 @@ use std::net::Ipv4Addr;
 use lb_common::hash::mix;
 use lb_common::header::protocol::UDP;
 
-use crate::world::{Fate, Path, SERVICES, Service, World};
-use fuzz::wire::{ACK, End, FIN, Packet, RST, SYN};
+use crate::world::{FloodFate, Path, SERVICES, Service, World};
+use fuzz::wire::{ACK, FIN, Ipv4End, Packet, RST, SYN};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum FloodKind {
     Syn,
     /// An ACK of a connection that does not exist.
     Ack,
@@ -28,7 +28,7 @@ pub enum Kind {
     Sustained,
 }
 
-impl Kind {
+impl FloodKind {
     fn packets_per_end(self) -> u64 {
         match self {
             Self::Syn | Self::Ack | Self::Flagless => 1,
@@ -41,7 +41,7 @@ impl Kind {
 
 #[derive(Clone, Copy, Debug)]
 pub struct Flood {
-    pub kind: Kind,
+    pub kind: FloodKind,
     pub service: Service,
     /// The number of sources that take turns, in a flood that repeats them.
     pub turns: u64,
@@ -57,12 +57,12 @@ pub struct Tally {
 }
 
 impl Flood {
-    pub fn new(kind: Kind, path: Path, protocol: u8, rate: u64, capacity: usize) -> Self {
+    pub fn new(kind: FloodKind, path: Path, protocol: u8, rate: u64, capacity: usize) -> Self {
         let service = Service { path, protocol };
         assert!(SERVICES.contains(&service));
         let turns = match kind {
-            Kind::Repeated => rate,
-            Kind::Sustained => capacity as u64 * 5 / 4,
+            FloodKind::Repeated => rate,
+            FloodKind::Sustained => capacity as u64 * 5 / 4,
             _ => 1,
         };
         Self { kind, service, turns }
@@ -75,15 +75,15 @@ impl Flood {
         tally.stages += u64::from(world.stages);
         tally.most_stages = tally.most_stages.max(world.stages);
         match fate {
-            Fate::Delivered(received) => {
+            FloodFate::Delivered(received) => {
                 if let Some(reply) = reply_to(&received) {
                     tally.replies += 1;
                     // Whether the reply passes does not matter.
                     world.reply(self.service, &reply, packet.source);
                 }
             }
-            Fate::Tunnelled(..) => {}
-            Fate::Lost(_) => tally.lost += 1,
+            FloodFate::Tunnelled(..) => {}
+            FloodFate::Lost(_) => tally.lost += 1,
         }
     }
 
@@ -93,7 +93,7 @@ impl Flood {
         let end = round * self.turns + number % self.turns;
         let step = number / self.turns % per_end;
         let random = mix(end ^ 0x00f1_00d0_0000_0000);
-        let source = End { address: spoofed(random), port: 1_024 | (random >> 32) as u16 };
+        let source = Ipv4End { address: spoofed(random), port: 1_024 | (random >> 32) as u16 };
         let destination = self.service.frontend();
         if self.service.protocol == UDP {
             return Packet::udp(source, destination, 16);
@@ -103,15 +103,15 @@ impl Flood {
         let next = start.wrapping_add(1);
         let guess = mix(random) as u32;
         match (self.kind, step) {
-            (Kind::Ack | Kind::Repeated | Kind::Sustained, _) => {
+            (FloodKind::Ack | FloodKind::Repeated | FloodKind::Sustained, _) => {
                 segment(ACK, next).acknowledging(guess)
             }
-            (Kind::Flagless, _) => segment(0, next).with_payload(16),
+            (FloodKind::Flagless, _) => segment(0, next).with_payload(16),
             (_, 0) => segment(SYN, start),
-            (Kind::SynAndFlagless, _) => segment(0, next).with_payload(16),
-            (Kind::SynAndFin, _) if end.is_multiple_of(2) => segment(FIN, next),
-            (Kind::SynAndFin, _) => segment(FIN, next).acknowledging(guess),
-            (Kind::SynAndRst, _) => segment(RST, next),
+            (FloodKind::SynAndFlagless, _) => segment(0, next).with_payload(16),
+            (FloodKind::SynAndFin, _) if end.is_multiple_of(2) => segment(FIN, next),
+            (FloodKind::SynAndFin, _) => segment(FIN, next).acknowledging(guess),
+            (FloodKind::SynAndRst, _) => segment(RST, next),
             _ => segment(ACK, next).acknowledging(guess),
         }
     }

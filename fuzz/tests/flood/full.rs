@@ -7,41 +7,42 @@ use lb_common::hash::mix;
 use lb_common::header::protocol::TCP;
 use lb_common::layout::{FlowKind, FlowState, Reason, Settings};
 
-use crate::world::{Fate, Path, Service, World};
-use fuzz::wire::{ACK, End, Packet, RST, SYN};
+use crate::world::{FloodFate, Path, Service, World};
+use fuzz::wire::{ACK, Ipv4End, Packet, RST, SYN};
 
 /// An established connection.
-pub struct Connection {
+pub struct EstablishedConnection {
     number: u32,
-    client: End,
+    client: Ipv4End,
     /// The client's end as the backend sees it.
-    pub source: End,
-    pub backend: End,
+    pub source: Ipv4End,
+    pub backend: Ipv4End,
 }
 
 /// Opens the connection of this number; `None` if its SYN was not delivered.
-pub fn open(world: &mut World, service: Service, number: u32) -> Option<Connection> {
+pub fn open(world: &mut World, service: Service, number: u32) -> Option<EstablishedConnection> {
     let [_, b, c, d] = (number >> 4).to_be_bytes();
-    let client = End::new([11, b, c, d], 40_000 + (number & 15) as u16);
+    let client = Ipv4End::new([11, b, c, d], 40_000 + (number & 15) as u16);
     let syn = Packet::tcp(client, service.frontend(), SYN, number);
-    let Fate::Delivered(Packet { source, destination: backend, .. }) = world.request(&syn) else {
+    let FloodFate::Delivered(Packet { source, destination: backend, .. }) = world.request(&syn)
+    else {
         return None;
     };
-    let opened = Connection { number, client, source, backend };
+    let opened = EstablishedConnection { number, client, source, backend };
     opened.reply(world, service, SYN, !number);
     opened.request(world, service);
     Some(opened)
 }
 
-impl Connection {
+impl EstablishedConnection {
     /// Sends a segment of the client.
-    fn request(&self, world: &mut World, service: Service) -> Fate {
+    fn request(&self, world: &mut World, service: Service) -> FloodFate {
         let segment = Packet::tcp(self.client, service.frontend(), ACK, self.number + 1);
         world.request(&segment.acknowledging((!self.number).wrapping_add(1)))
     }
 
     /// Sends a segment of the backend.
-    fn reply(&self, world: &mut World, service: Service, flags: u8, sequence: u32) -> Fate {
+    fn reply(&self, world: &mut World, service: Service, flags: u8, sequence: u32) -> FloodFate {
         let segment = Packet::tcp(self.backend, self.source, flags, sequence);
         world.reply(service, &segment.acknowledging(self.number + 1), self.client)
     }
@@ -54,10 +55,10 @@ impl Connection {
     /// Asserts that both directions are translated.
     pub fn check(&self, world: &mut World, service: Service) {
         let there = self.request(world, service);
-        let Fate::Delivered(there) = there else { panic!("{:?}: {there:?}", self.client) };
+        let FloodFate::Delivered(there) = there else { panic!("{:?}: {there:?}", self.client) };
         assert_eq!((there.source, there.destination), (self.source, self.backend));
         let back = self.reply(world, service, ACK, (!self.number).wrapping_add(1));
-        let Fate::Delivered(back) = back else { panic!("{:?}: {back:?}", self.client) };
+        let FloodFate::Delivered(back) = back else { panic!("{:?}: {back:?}", self.client) };
         assert_eq!((back.source, back.destination), (service.frontend(), self.client));
     }
 }
@@ -91,7 +92,8 @@ fn fill(percent: usize, path: Path, in_rest: bool) -> Filled {
         panic!("no flow gets an entry");
     };
     let wanted = capacity * percent / 100;
-    let mut open: Vec<Connection> = (0..wanted).map(|_| connect(&mut world, &mut 0)).collect();
+    let mut open: Vec<EstablishedConnection> =
+        (0..wanted).map(|_| connect(&mut world, &mut 0)).collect();
     for step in 0..capacity {
         let ending = mix(step as u64) as usize % wanted;
         open[ending].reset(&mut world, service);

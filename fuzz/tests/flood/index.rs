@@ -6,7 +6,7 @@ use lb_common::header::protocol::TCP;
 
 use crate::full::open;
 use crate::world::{Path, SECOND, Service, World};
-use fuzz::wire::End;
+use fuzz::wire::Ipv4End;
 
 const SERVICE: Service = Service { path: Path::Snat, protocol: TCP };
 /// 16,384 flows, and 8,192 entries in the first buckets of the index.
@@ -17,7 +17,7 @@ const PORTS: u16 = 4_001;
 const CONNECTIONS: usize = 2_048;
 
 /// Whether the replies from a backend to a port are found in the bucket that lookups read first.
-fn is_in_first_bucket(world: &World, backend: End, source: End) -> bool {
+fn is_in_first_bucket(world: &World, backend: Ipv4End, source: Ipv4End) -> bool {
     let settings = &world.tables.settings;
     let hash = ReplyHash::of::<V4>(
         &settings.secret,

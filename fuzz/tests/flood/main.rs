@@ -21,7 +21,7 @@ use lb_common::header::protocol::{TCP, UDP};
 use lb_common::layout::{Settings, capacity};
 
 use connection::{Honest, Script};
-use flood::{Flood, Kind, Tally, is_spoofed};
+use flood::{Flood, FloodKind, Tally, is_spoofed};
 use world::{Path, SECOND, SERVICES, Service, World};
 
 /// The size of a test.
@@ -58,9 +58,9 @@ const CONNECTIONS: usize = 3;
 /// New connections to each Service during the flood.
 const VISITS: u64 = 50;
 
-fn run(kind: Kind, path: Path, protocol: u8) {
+fn run(kind: FloodKind, path: Path, protocol: u8) {
     let mut scale = Scale::wanted();
-    if kind == Kind::Sustained {
+    if kind == FloodKind::Sustained {
         // Packets of a flood resemble lasting connections only after a while.
         scale.rate /= 4;
     }
@@ -166,7 +166,7 @@ macro_rules! floods {
     ($($name:ident: $kind:ident to $path:ident $protocol:ident,)*) => {$(
         #[test]
         fn $name() {
-            run(Kind::$kind, Path::$path, $protocol);
+            run(FloodKind::$kind, Path::$path, $protocol);
         }
     )*};
 }

@@ -4,33 +4,35 @@ use std::collections::HashMap;
 
 use lb_common::header::protocol::TCP;
 
-use crate::world::{BACKENDS, Fate, Path, SECOND, Service, World};
-use fuzz::wire::{End, Packet, SYN};
+use crate::world::{BACKENDS, FloodFate, Path, SECOND, Service, World};
+use fuzz::wire::{Ipv4End, Packet, SYN};
 
 const SERVICE: Service = Service { path: Path::Snat, protocol: TCP };
 const BUCKETS: u32 = 2_048;
 
 /// A port, and the backend to which it is used.
-type Port = (u16, End);
+type Port = (u16, Ipv4End);
 
-fn client(number: u32) -> End {
+fn client(number: u32) -> Ipv4End {
     let [_, b, c, d] = number.to_be_bytes();
-    End::new([11, b, c, d], 40_000)
+    Ipv4End::new([11, b, c, d], 40_000)
 }
 
 /// Opens the flow of this number by a SYN.
 fn open(world: &mut World, number: u32) -> Port {
     let syn = Packet::tcp(client(number), SERVICE.frontend(), SYN, number);
-    let Fate::Delivered(sent) = world.request(&syn) else { panic!("flow {number} is refused") };
+    let FloodFate::Delivered(sent) = world.request(&syn) else {
+        panic!("flow {number} is refused")
+    };
     (sent.source.port, sent.destination)
 }
 
 /// Asserts that a reply to the port is translated for the client of this flow.
 fn check_reply(world: &mut World, (port, backend): Port, number: u32) {
-    let source = End { port, ..World::own_end() };
+    let source = Ipv4End { port, ..World::own_end() };
     let reply = Packet::tcp(backend, source, SYN, !number).acknowledging(number + 1);
     let fate = world.reply(SERVICE, &reply, client(number));
-    let Fate::Delivered(reply) = fate else { panic!("the reply to {number}: {fate:?}") };
+    let FloodFate::Delivered(reply) = fate else { panic!("the reply to {number}: {fate:?}") };
     assert_eq!((reply.source, reply.destination), (SERVICE.frontend(), client(number)));
 }
 
@@ -40,7 +42,7 @@ fn no_flow_loses_its_port_while_there_is_another() {
     const PORTS: u16 = 23;
     let mut world = World::new(BUCKETS, PORTS);
     let mut used: HashMap<Port, u32> = HashMap::new();
-    let mut of_backend: HashMap<End, u16> = HashMap::new();
+    let mut of_backend: HashMap<Ipv4End, u16> = HashMap::new();
     for number in 0.. {
         let port = open(&mut world, number);
         let before = of_backend.entry(port.1).or_default();

@@ -4,15 +4,15 @@ use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr};
 use std::rc::Rc;
 
-use fuzz::Change;
+use fuzz::TableChange;
 use lb_common::datapath::Verdict;
 use lb_common::header::protocol::{TCP, UDP};
-use lb_common::host::{self, EntryPoint, Exit, Frame, HostTables, Routes};
+use lb_common::host::{self, EntryPoint, Exit, HostFrame, HostTables, Routes};
 use lb_common::layout::{
     Backend, Device, FlowState, Forwarding, Frontend, FrontendKind, Pool, Ticks,
 };
 
-use fuzz::wire::{End, Packet};
+use fuzz::wire::{Ipv4End, Packet};
 
 /// Where a Service's backends are, and how packets get there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -56,21 +56,21 @@ impl Service {
         number.expect("one of SERVICES") as u8
     }
 
-    pub fn frontend(self) -> End {
+    pub fn frontend(self) -> Ipv4End {
         let port = if self.protocol == TCP { 80 } else { 53 };
-        End::new([203, 0, 113, 10 + self.number()], port)
+        Ipv4End::new([203, 0, 113, 10 + self.number()], port)
     }
 
-    pub fn backend(self, number: usize) -> End {
-        End::new([10, 244, self.number(), 1 + number as u8], 8080)
+    pub fn backend(self, number: usize) -> Ipv4End {
+        Ipv4End::new([10, 244, self.number(), 1 + number as u8], 8080)
     }
 
-    pub fn is_backend(self, end: End) -> bool {
+    pub fn is_backend(self, end: Ipv4End) -> bool {
         (0..BACKENDS).any(|number| self.backend(number) == end)
     }
 
     /// The node of a tunnelled Service's backend.
-    pub fn node_of(self, backend: End) -> Ipv4Addr {
+    pub fn node_of(self, backend: Ipv4End) -> Ipv4Addr {
         let [.., host] = backend.address.octets();
         Ipv4Addr::new(10, 0, 1, host)
     }
@@ -78,7 +78,7 @@ impl Service {
 
 /// What happened to a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fate {
+pub enum FloodFate {
     /// Passed to the stack or sent, with these contents.
     Delivered(Packet),
     /// Sent through a tunnel to this node.
@@ -89,7 +89,7 @@ pub enum Fate {
 
 pub struct World {
     pub tables: HostTables,
-    frame: Frame,
+    frame: HostFrame,
     /// Nanoseconds since the start.
     pub now: u64,
     /// Stages of the last packet.
@@ -109,7 +109,7 @@ impl World {
         };
         tables.devices.insert(INTERFACE, device);
         let mut routes = HashMap::new();
-        let mut changes = vec![Change::Destination(NODE.into())];
+        let mut changes = vec![TableChange::Destination(NODE.into())];
         for service in SERVICES {
             changes.extend(service_changes(service));
             for backend in (0..BACKENDS).map(|number| service.backend(number)) {
@@ -119,15 +119,15 @@ impl World {
         }
         changes.iter().for_each(|change| change.apply(&mut tables));
         let routes = Routes(Rc::new(routes));
-        let frame = Frame { device: INTERFACE, routes, ..Frame::new(Vec::new()) };
+        let frame = HostFrame { device: INTERFACE, routes, ..HostFrame::new(Vec::new()) };
         let mut world = Self { tables, frame, now: 0, stages: 0 };
         world.advance(0);
         world
     }
 
     /// The address of this node, as the source of flows with SNAT.
-    pub fn own_end() -> End {
-        End { address: NODE, port: 0 }
+    pub fn own_end() -> Ipv4End {
+        Ipv4End { address: NODE, port: 0 }
     }
 
     pub fn advance(&mut self, nanoseconds: u64) {
@@ -138,12 +138,12 @@ impl World {
     }
 
     /// A client's packet arrives from the network.
-    pub fn request(&mut self, packet: &Packet) -> Fate {
+    pub fn request(&mut self, packet: &Packet) -> FloodFate {
         self.run(EntryPoint::Ingress, packet)
     }
 
     /// A backend's packet reaches the hook that replies of its Service pass through.
-    pub fn reply(&mut self, service: Service, packet: &Packet, client: End) -> Fate {
+    pub fn reply(&mut self, service: Service, packet: &Packet, client: Ipv4End) -> FloodFate {
         let entry = match service.path {
             Path::Local => EntryPoint::Egress,
             Path::Snat => EntryPoint::Ingress,
@@ -161,7 +161,7 @@ impl World {
         Rc::get_mut(&mut self.frame.routes.0).expect("nothing else holds the routes")
     }
 
-    fn run(&mut self, entry: EntryPoint, packet: &Packet) -> Fate {
+    fn run(&mut self, entry: EntryPoint, packet: &Packet) -> FloodFate {
         packet.write(&mut self.frame.bytes);
         let mut stages = 0;
         let verdict = host::run(entry, &mut self.frame, &self.tables, |_, _| stages += 1);
@@ -169,13 +169,15 @@ impl World {
         let bytes = &self.frame.bytes;
         let read = match verdict {
             Verdict::Pass | Verdict::Decline | Verdict::Transmit | Verdict::Redirect => {
-                let plain = Packet::read(bytes).map(Fate::Delivered);
+                let plain = Packet::read(bytes).map(FloodFate::Delivered);
                 let tunnelled = || Packet::read_tunnelled(bytes);
-                plain.or_else(|| tunnelled().map(|(packet, node)| Fate::Tunnelled(packet, node)))
+                plain.or_else(|| {
+                    tunnelled().map(|(packet, node)| FloodFate::Tunnelled(packet, node))
+                })
             }
             _ => None,
         };
-        read.unwrap_or(Fate::Lost(verdict))
+        read.unwrap_or(FloodFate::Lost(verdict))
     }
 
     /// State and client of every flow.
@@ -189,10 +191,13 @@ impl World {
     }
 }
 
-fn service_changes(service: Service) -> Vec<Change> {
+fn service_changes(service: Service) -> Vec<TableChange> {
     let number = u32::from(service.number());
-    let end =
-        |End { address, port }, protocol| fuzz::End { address: address.into(), port, protocol };
+    let end = |Ipv4End { address, port }, protocol| fuzz::TransportAddress {
+        address: address.into(),
+        port,
+        protocol,
+    };
     let mut changes = Vec::new();
     let mut indexes = Vec::new();
     for backend in 0..BACKENDS {
@@ -205,13 +210,13 @@ fn service_changes(service: Service) -> Vec<Change> {
             Path::Tunnel => (0, Some(IpAddr::V4(service.node_of(address)))),
         };
         let end = end(address, service.protocol);
-        changes.push(Change::Backend { index, end, flags, generation: 1, node });
-        changes.push(Change::Source(end));
+        changes.push(TableChange::Backend { index, end, flags, generation: 1, node });
+        changes.push(TableChange::Source(end));
     }
     let (pool, offset) = (1 + number, (1 + number) * POOL_SLOTS);
     let slots = indexes.into_iter().cycle().take(POOL_SLOTS as usize).collect();
-    changes.push(Change::Slots { offset, slots });
-    changes.push(Change::Pool { index: pool, pool: Pool { offset, size: POOL_SLOTS } });
+    changes.push(TableChange::Slots { offset, slots });
+    changes.push(TableChange::Pool { index: pool, pool: Pool { offset, size: POOL_SLOTS } });
     let forwarding = match service.path {
         Path::Tunnel => Forwarding::Ipip,
         Path::Local | Path::Snat => Forwarding::Masquerade,
@@ -225,8 +230,8 @@ fn service_changes(service: Service) -> Vec<Change> {
         ..Frontend::of_address(FrontendKind::LoadBalancer)
     };
     let frontend_end = service.frontend();
-    changes.push(Change::Destination(frontend_end.address.into()));
+    changes.push(TableChange::Destination(frontend_end.address.into()));
     let key = end(frontend_end, service.protocol);
-    changes.push(Change::Frontend { key, value: Some(frontend) });
+    changes.push(TableChange::Frontend { key, value: Some(frontend) });
     changes
 }

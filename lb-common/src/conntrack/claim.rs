@@ -1,6 +1,6 @@
 //! Claiming an entry for a new flow.
 
-use super::entry::Word;
+use super::entry::EntryWord;
 use super::hops::Hops;
 use super::table::Location;
 use super::timeout::{eviction_rank, is_expired};
@@ -14,7 +14,7 @@ use crate::verifier::opaque;
 ///
 /// Fields of eight bytes only: a function that returns one writes fields, and its caller reads words.
 /// A CPU waits for a word that was written in part until all stores before it are done.
-pub struct Claim<'a, F: Family> {
+pub struct EntryClaim<'a, F: Family> {
     tag: &'a FlowTag,
     entry: &'a FlowEntry<F>,
     /// The tag's word.
@@ -22,7 +22,7 @@ pub struct Claim<'a, F: Family> {
     pub at: Location,
 }
 
-impl<'a, F: Family> Claim<'a, F> {
+impl<'a, F: Family> EntryClaim<'a, F> {
     #[inline(always)]
     pub fn write(&self, flow: &Flow<F>, track: u32) {
         // SAFETY: the claim makes this CPU the record's only writer; readers detect by the tag that
@@ -45,14 +45,14 @@ impl<'a, F: Family> Claim<'a, F> {
     }
 
     #[inline(always)]
-    fn word(&self) -> Word {
-        Word(self.word as u32)
+    fn word(&self) -> EntryWord {
+        EntryWord(self.word as u32)
     }
 
     /// No other CPU changes a claimed tag, so a store is sufficient. An exchange would wait until
     /// the record has been loaded from memory.
     #[inline(always)]
-    fn hand_over(&self, word: Word) {
+    fn hand_over(&self, word: EntryWord) {
         self.tag.word.store_after(word.0);
     }
 }
@@ -66,9 +66,9 @@ pub fn claim_flow_entry<'a, F: Family>(
     hash: FlowHash,
     settings: &Settings,
     now: Ticks,
-) -> Option<Claim<'a, F>> {
+) -> Option<EntryClaim<'a, F>> {
     let own = &buckets[0].1.tags[hash.entry_number()];
-    let owner = Word(own.word.load());
+    let owner = EntryWord(own.word.load());
     let (chosen, second, number) = if owner.is_free() || is_expired(own, owner, settings, now) {
         (eviction_rank(own, owner, settings, now), 0, hash.entry_number())
     } else {
@@ -80,7 +80,7 @@ pub fn claim_flow_entry<'a, F: Family>(
     let (tag, entry) = (&bucket.tags[number], &bucket.entries[number]);
     // Meanwhile its flow may have become active, or another CPU may have begun one there: both rank
     // lower than what was chosen.
-    let old = Word(tag.word.load());
+    let old = EntryWord(tag.word.load());
     if eviction_rank(tag, old, settings, now) < chosen {
         return None;
     }
@@ -93,7 +93,7 @@ pub fn claim_flow_entry<'a, F: Family>(
     // is prepared.
     entry.next_hops.forget();
     let at = Location::new(index, number as u32, word.generation());
-    Some(Claim { tag, entry, word: word.0.into(), at })
+    Some(EntryClaim { tag, entry, word: word.0.into(), at })
 }
 
 /// The entry of two buckets with the highest rank, the first one of several: its rank, its bucket, and
@@ -107,7 +107,7 @@ fn highest_rank<F: Family>(
     // Rank and entry in one number: the verifier need not follow how each was chosen.
     let number = |bucket: usize, entry: usize| {
         let tag = &buckets[bucket].1.tags[entry];
-        let rank = eviction_rank(tag, Word(tag.word.load()), settings, now);
+        let rank = eviction_rank(tag, EntryWord(tag.word.load()), settings, now);
         rank << 4 | (LAST - (bucket * BUCKET_ENTRIES + entry)) as i64
     };
     // Of each bucket for itself, so that a CPU can compare in both at once.

@@ -1,6 +1,6 @@
 //! Contents of buckets, for the agent, commands and tests.
 
-use super::entry::Word;
+use super::entry::EntryWord;
 use super::state::is_datagram;
 use super::timeout::{eviction_rank, is_expired};
 use crate::family::Family;
@@ -10,20 +10,20 @@ use crate::layout::{
 
 impl FlowTag {
     pub fn is_free(&self) -> bool {
-        !Word(self.word.load()).holds_a_flow()
+        !EntryWord(self.word.load()).holds_a_flow()
     }
 }
 
 /// The flow of an entry, unless it is empty or being written.
-fn copy_flow<F: Family>(tag: &FlowTag, entry: &FlowEntry<F>) -> Option<(Word, Flow<F>)> {
-    let word = Word(tag.word.load());
+fn copy_flow<F: Family>(tag: &FlowTag, entry: &FlowEntry<F>) -> Option<(EntryWord, Flow<F>)> {
+    let word = EntryWord(tag.word.load());
     if !word.holds_a_flow() {
         return None;
     }
     // SAFETY: initialised, see `read`. The kernel may write it meanwhile if this is a mapped map:
     // any pattern is valid, the read is volatile, and its result is discarded below.
     let flow = unsafe { entry.flow.copy() };
-    let unchanged = word.same_owner(Word(tag.word.load()));
+    let unchanged = word.same_owner(EntryWord(tag.word.load()));
     unchanged.then_some((word, flow))
 }
 
@@ -47,8 +47,8 @@ impl<F: Family> FlowBucket<F> {
 
     /// The states of the flows in the bucket, without reading their records.
     pub fn states(&self) -> impl Iterator<Item = FlowState> + '_ {
-        let words = self.tags.iter().map(|tag| Word(tag.word.load()));
-        words.filter(|word| word.holds_a_flow()).map(Word::state)
+        let words = self.tags.iter().map(|tag| EntryWord(tag.word.load()));
+        words.filter(|word| word.holds_a_flow()).map(EntryWord::state)
     }
 
     /// The states of the flows that no new flow may replace.
@@ -57,7 +57,7 @@ impl<F: Family> FlowBucket<F> {
         settings: &'a Settings,
         now: Ticks,
     ) -> impl Iterator<Item = FlowState> + 'a {
-        let tags = self.tags.iter().map(|tag| (tag, Word(tag.word.load())));
+        let tags = self.tags.iter().map(|tag| (tag, EntryWord(tag.word.load())));
         tags.filter(move |(tag, word)| {
             word.holds_a_flow() && eviction_rank(tag, *word, settings, now) <= 0
         })
@@ -66,7 +66,7 @@ impl<F: Family> FlowBucket<F> {
 
     /// How many flows in the bucket have not expired.
     pub fn living(&self, settings: &Settings, now: Ticks) -> u32 {
-        let words = self.tags.iter().map(|tag| (tag, Word(tag.word.load())));
+        let words = self.tags.iter().map(|tag| (tag, EntryWord(tag.word.load())));
         let living = words
             .filter(|(tag, word)| word.holds_a_flow() && !is_expired(tag, *word, settings, now));
         living.count() as u32
@@ -87,7 +87,7 @@ impl<F: Family> FlowBucket<F> {
     /// For how long each datagram flow has existed, for tests.
     pub fn datagram_ages(&self, now: Ticks) -> impl Iterator<Item = u32> + '_ {
         let datagrams = self.tags.iter().zip(&self.entries).filter(|(tag, _)| {
-            let word = Word(tag.word.load());
+            let word = EntryWord(tag.word.load());
             word.holds_a_flow() && is_datagram(word.state_number())
         });
         datagrams.map(move |(_, entry)| now.since(Ticks(entry.track.load())))
@@ -97,7 +97,8 @@ impl<F: Family> FlowBucket<F> {
     pub fn fill(&self, now: Ticks) {
         for (number, tag) in self.tags.iter().enumerate().filter(|(_, tag)| tag.is_free()) {
             tag.seen.store(now.0);
-            tag.word.store(Word((number as u32) << 5).with_state(FlowState::Established as u32).0);
+            tag.word
+                .store(EntryWord((number as u32) << 5).with_state(FlowState::Established as u32).0);
         }
     }
 
@@ -105,7 +106,7 @@ impl<F: Family> FlowBucket<F> {
     pub fn grow_older(&self, ticks: u32) {
         for (tag, entry) in self.tags.iter().zip(&self.entries) {
             tag.seen.store(tag.seen.load().wrapping_sub(ticks));
-            let state = Word(tag.word.load()).state_number();
+            let state = EntryWord(tag.word.load()).state_number();
             if is_datagram(state) {
                 entry.track.store(entry.track.load().wrapping_sub(ticks));
             } else if super::state::keeps_time(state) {

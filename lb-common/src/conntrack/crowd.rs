@@ -18,7 +18,7 @@
 //! A flow in other buckets has its bit set from before it is published until it ends, except for the
 //! few instructions of [`clear_stale`] between the two exchanges.
 
-use super::entry::Word;
+use super::entry::EntryWord;
 use super::tables::FlowTables;
 use crate::atomic::AtomicLong;
 use crate::branchless::is_zero;
@@ -35,7 +35,7 @@ pub fn fills_its_share<F: Family>(buckets: &[(u32, &FlowBucket<F>); 2], client: 
     let mut count = 0;
     for (_, bucket) in buckets {
         for tag in &bucket.tags {
-            let word = Word(tag.word.load());
+            let word = EntryWord(tag.word.load());
             // Freed entries have no fingerprint.
             count += is_zero(u64::from(word.fingerprint() ^ client.fingerprint()));
         }

@@ -5,9 +5,9 @@ use crate::hash::FlowHash;
 use crate::layout::{BUCKET_ENTRIES, FlowState};
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub struct Word(pub u32);
+pub struct EntryWord(pub u32);
 
-impl Word {
+impl EntryWord {
     const STATE: u32 = 0x1f;
 
     /// The tag of an entry's next owner.

@@ -38,7 +38,7 @@ mod tests;
 pub mod timeout;
 pub mod track;
 
-pub use claim::{Claim, claim_flow_entry};
+pub use claim::{EntryClaim, claim_flow_entry};
 pub use crowd::{
     bit_of, clear_stale, crowded_bits, crowded_words, fills_its_share, forget_lately, is_crowded,
     set_crowded,

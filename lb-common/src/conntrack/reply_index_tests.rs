@@ -5,7 +5,7 @@ use std::vec::Vec;
 
 use proptest::prelude::*;
 
-use super::entry::Word;
+use super::entry::EntryWord;
 use super::reply_index::{find_in_both, find_reply_location, insert_reply_location};
 use super::{Environment, FlowTables, Location};
 use crate::atomic::AtomicLong;
@@ -19,13 +19,13 @@ const NOW: Ticks = Ticks(1 << 28);
 const LIVE: u64 = 6;
 
 /// One bucket of flows, the first ones of which are live, and an index that leads to them.
-struct Table {
+struct IndexedBucket {
     settings: Settings,
     flows: FlowBucket<V4>,
     replies: Vec<ReplyBucket>,
 }
 
-impl Environment for Table {
+impl Environment for IndexedBucket {
     fn settings(&self) -> &Settings {
         &self.settings
     }
@@ -35,7 +35,7 @@ impl Environment for Table {
     }
 }
 
-impl FlowTables<V4> for Table {
+impl FlowTables<V4> for IndexedBucket {
     fn flow_mask(&self) -> u32 {
         0
     }
@@ -63,13 +63,13 @@ impl FlowTables<V4> for Table {
 
 /// An entry of the index.
 #[derive(Clone, Copy, Debug)]
-struct Entry {
+struct IndexEntry {
     has_fingerprint: bool,
     /// The number of its flow.
     flow: u64,
 }
 
-impl Entry {
+impl IndexEntry {
     fn word(self, hash: ReplyHash) -> u64 {
         let fingerprint = u64::from(hash.fingerprint());
         let fingerprint = if self.has_fingerprint { fingerprint } else { fingerprint ^ 1 };
@@ -85,7 +85,7 @@ fn fits(word: u64, hash: ReplyHash) -> bool {
     word >> 36 == u64::from(hash.fingerprint())
 }
 
-impl Table {
+impl IndexedBucket {
     /// An empty index for a number of buckets of flows.
     fn new(flow_buckets: u32) -> Self {
         let settings = Settings::new(7, flow_buckets);
@@ -93,12 +93,12 @@ impl Table {
         let table = Self { settings, flows: FlowBucket::default(), replies };
         table.flows.fill(NOW);
         for tag in &table.flows.tags[LIVE as usize..] {
-            tag.word.store(Word(tag.word.load()).freed().0);
+            tag.word.store(EntryWord(tag.word.load()).freed().0);
         }
         table
     }
 
-    fn fill(&self, entries: [Option<Entry>; 32], hash: ReplyHash) {
+    fn fill(&self, entries: [Option<IndexEntry>; 32], hash: ReplyHash) {
         let slots = self.replies.iter().flat_map(|bucket| &bucket.entries);
         for (slot, entry) in slots.zip(entries) {
             slot.store(entry.map_or(0, |entry| entry.word(hash)));
@@ -122,7 +122,7 @@ fn hash_of(backend: u8, port: u16) -> ReplyHash {
 #[test]
 fn nearly_every_flow_of_a_full_table_has_an_entry() {
     const BUCKETS: u32 = 1 << 13;
-    let table = Table::new(BUCKETS);
+    let table = IndexedBucket::new(BUCKETS);
     let (all, mut refused) = (BUCKETS * BUCKET_ENTRIES as u32, 0);
     for number in 0..all {
         let location = Location::new(0, number % LIVE as u32, 0);
@@ -133,9 +133,9 @@ fn nearly_every_flow_of_a_full_table_has_an_entry() {
     assert!(refused * 500 < all, "{refused} of {all}");
 }
 
-fn entry() -> impl Strategy<Value = Option<Entry>> {
+fn entry() -> impl Strategy<Value = Option<IndexEntry>> {
     let entry = (prop::bool::weighted(0.04), 0..BUCKET_ENTRIES as u64);
-    let entry = entry.prop_map(|(has_fingerprint, flow)| Entry { has_fingerprint, flow });
+    let entry = entry.prop_map(|(has_fingerprint, flow)| IndexEntry { has_fingerprint, flow });
     prop_oneof![1 => Just(None), 16 => entry.prop_map(Some)]
 }
 
@@ -144,7 +144,7 @@ proptest! {
     fn a_flow_gets_the_best_entry_that_no_live_flow_has(
         entries in prop::array::uniform32(entry()), port: u16,
     ) {
-        let (table, hash) = (Table::new(2), hash_of(1, port));
+        let (table, hash) = (IndexedBucket::new(2), hash_of(1, port));
         table.fill(entries, hash);
         let location = Location::new(0, 7, 1);
         let before = table.words();

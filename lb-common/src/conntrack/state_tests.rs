@@ -21,13 +21,13 @@ const CLIENT: u32 = 0x1234_5678;
 const BACKEND: u32 = 0xfedc_ba98;
 
 /// One flow, and the current time.
-struct Flow {
+struct FlowWithTime {
     tracked: Tracked,
     protocol: u8,
     now: Ticks,
 }
 
-impl Flow {
+impl FlowWithTime {
     fn begin(protocol: u8, one_way: bool, flags: u8) -> Self {
         let now = Ticks(1 << 20);
         let signal = Signal { flags, sequence: CLIENT, acknowledgement: BACKEND };
@@ -72,7 +72,7 @@ impl Flow {
 
 #[test]
 fn only_an_acknowledgement_of_the_syn_ack_establishes() {
-    let mut flow = Flow::syn();
+    let mut flow = FlowWithTime::syn();
     assert_eq!(flow.client(ACK), SynSent, "before the SYN-ACK");
     assert_eq!(flow.pass(Reverse, SYN_ACK, BACKEND, CLIENT + 1), SynReceived);
     for (flags, ack, what) in [
@@ -91,7 +91,7 @@ fn only_an_acknowledgement_of_the_syn_ack_establishes() {
 
 #[test]
 fn a_syn_ack_that_is_sent_again_with_another_number_counts() {
-    let mut flow = Flow::syn();
+    let mut flow = FlowWithTime::syn();
     flow.pass(Reverse, SYN_ACK, 7, CLIENT + 1);
     flow.pass(Reverse, SYN_ACK, 1_000_000_000, CLIENT + 1);
     assert_eq!(flow.pass(Forward, ACK, CLIENT + 1, 8), SynReceived);
@@ -101,7 +101,7 @@ fn a_syn_ack_that_is_sent_again_with_another_number_counts() {
 #[test]
 fn a_connection_closes_when_both_have_closed() {
     let closes = |packets: &[(Direction, u8)]| {
-        let mut flow = Flow::established();
+        let mut flow = FlowWithTime::established();
         packets
             .iter()
             .map(|(direction, flags)| match direction {
@@ -126,11 +126,11 @@ fn a_reset_counts_only_inside_the_window() {
     for direction in [Forward, Reverse] {
         let (own, ack) = if direction == Forward { (CLIENT, BACKEND) } else { (BACKEND, CLIENT) };
         for offset in [1 << 21, 1 << 24, 1 << 31, 0u32.wrapping_sub(1 << 18)] {
-            let mut flow = Flow::established();
+            let mut flow = FlowWithTime::established();
             let sequence = own.wrapping_add(offset);
             assert_eq!(flow.pass(direction, RST, sequence, ack), Established, "{offset:#x}");
         }
-        let mut flow = Flow::established();
+        let mut flow = FlowWithTime::established();
         assert_eq!(flow.pass(direction, RST, own.wrapping_add(1), ack), Reset);
     }
 }
@@ -138,7 +138,7 @@ fn a_reset_counts_only_inside_the_window() {
 #[test]
 fn the_window_follows_the_backends_packets_and_no_others() {
     let far = CLIENT.wrapping_add(1 << 30);
-    let mut flow = Flow::established();
+    let mut flow = FlowWithTime::established();
     flow.pass(Forward, ACK, far, BACKEND.wrapping_add(1));
     assert_eq!(flow.pass(Forward, RST, far, 0), Established, "by the client's packets alone");
     flow.pass(Reverse, ACK, BACKEND.wrapping_add(1), far);
@@ -147,7 +147,7 @@ fn the_window_follows_the_backends_packets_and_no_others() {
 
 #[test]
 fn a_fin_out_of_the_window_closes_nothing() {
-    let mut flow = Flow::established();
+    let mut flow = FlowWithTime::established();
     assert_eq!(flow.pass(Forward, FIN, CLIENT + (1 << 28), BACKEND), Established);
     assert_eq!(flow.pass(Forward, FIN, CLIENT, BACKEND.wrapping_add(1 << 28)), Established);
     assert_eq!(flow.client(FIN), FinFromClient);
@@ -155,10 +155,10 @@ fn a_fin_out_of_the_window_closes_nothing() {
 
 #[test]
 fn a_syn_replaces_only_a_closed_connection_and_only_if_it_is_newer() {
-    let mut flow = Flow::established();
+    let mut flow = FlowWithTime::established();
     flow.client(FIN);
     let syn = |sequence| Signal { flags: SYN, sequence, acknowledgement: 0 };
-    let anew = |flow: &Flow, sequence| {
+    let anew = |flow: &FlowWithTime, sequence| {
         may_begin_anew(flow.state(), flow.tracked.track, flow.protocol, &syn(sequence))
     };
     assert!(!anew(&flow, CLIENT + (1 << 20)), "half closed");
@@ -166,7 +166,7 @@ fn a_syn_replaces_only_a_closed_connection_and_only_if_it_is_newer() {
     assert_eq!(flow.state(), TimeWait);
     assert!(anew(&flow, CLIENT + (1 << 20)));
     assert!(!anew(&flow, CLIENT - (1 << 20)), "an old duplicate");
-    let mut flow = Flow::established();
+    let mut flow = FlowWithTime::established();
     assert!(!anew(&flow, CLIENT + (1 << 20)), "alive");
     flow.backend(RST);
     assert!(anew(&flow, CLIENT - (1 << 20)), "reset");
@@ -175,7 +175,7 @@ fn a_syn_replaces_only_a_closed_connection_and_only_if_it_is_newer() {
 #[test]
 fn a_syn_ack_begins_another_connection_only_after_both_have_closed() {
     let other = BACKEND.wrapping_add(1 << 30);
-    let mut flow = Flow::established();
+    let mut flow = FlowWithTime::established();
     assert_eq!(flow.pass(Reverse, SYN_ACK, other, CLIENT), Established);
     flow.client(FIN);
     assert_eq!(flow.pass(Reverse, SYN_ACK, other, CLIENT), FinFromClient, "it may be forged");
@@ -184,34 +184,34 @@ fn a_syn_ack_begins_another_connection_only_after_both_have_closed() {
     assert_eq!(flow.pass(Reverse, SYN_ACK, other, CLIENT + 9), SynReceived);
     assert_eq!(flow.pass(Forward, ACK, CLIENT + 9, BACKEND), SynReceived, "of the old one");
     assert_eq!(flow.pass(Forward, ACK, CLIENT + 9, other + 1), Established);
-    let mut flow = Flow::established();
+    let mut flow = FlowWithTime::established();
     flow.backend(RST);
     assert_eq!(flow.pass(Reverse, SYN_ACK, other, CLIENT), Reset);
 }
 
 #[test]
 fn only_a_reset_inside_the_window_cancels_a_syn() {
-    let mut flow = Flow::syn();
+    let mut flow = FlowWithTime::syn();
     assert_eq!(flow.pass(Forward, RST, CLIENT + (1 << 20), 0), SynSent);
     assert_eq!(flow.pass(Forward, RST, CLIENT + 1, 0), Reset);
 }
 
 #[test]
 fn data_after_a_reset_changes_nothing() {
-    let mut flow = Flow::established();
+    let mut flow = FlowWithTime::established();
     flow.backend(RST);
     assert_eq!([flow.client(ACK), flow.backend(ACK), flow.client(FIN)], [Reset; 3]);
 }
 
 #[test]
 fn a_picked_up_flow_is_established_by_traffic_over_time() {
-    let mut flow = Flow::begin(protocol::TCP, false, ACK);
+    let mut flow = FlowWithTime::begin(protocol::TCP, false, ACK);
     assert_eq!(flow.state(), PickedUp);
     flow.wait(100);
     assert_eq!(flow.client(ACK), PickedUp, "without the backend");
     assert_eq!(flow.backend(ACK), Probation);
     assert_eq!(flow.client(ACK), Established);
-    let mut flow = Flow::begin(protocol::TCP, false, ACK);
+    let mut flow = FlowWithTime::begin(protocol::TCP, false, ACK);
     flow.backend(ACK);
     assert_eq!(flow.client(ACK), Probation, "at once");
     assert_eq!(flow.backend(RST), Reset);
@@ -219,7 +219,7 @@ fn a_picked_up_flow_is_established_by_traffic_over_time() {
 
 #[test]
 fn a_one_way_flow_is_established_by_traffic_over_time() {
-    let mut flow = Flow::begin(protocol::TCP, true, SYN);
+    let mut flow = FlowWithTime::begin(protocol::TCP, true, SYN);
     assert_eq!(flow.state(), OneWaySyn);
     assert_eq!(flow.client(0), OneWaySyn, "without ACK");
     assert_eq!(flow.client(ACK), OneWayProbation);
@@ -229,19 +229,19 @@ fn a_one_way_flow_is_established_by_traffic_over_time() {
     assert_eq!(far, OneWayProbation, "out of the window");
     assert_eq!(flow.client(ACK), OneWayEstablished);
     assert_eq!(flow.client(FIN), OneWayClosed);
-    assert_eq!(Flow::begin(protocol::TCP, true, ACK).state(), OneWayProbation);
+    assert_eq!(FlowWithTime::begin(protocol::TCP, true, ACK).state(), OneWayProbation);
 }
 
 #[test]
 fn datagrams_are_a_stream_after_two_seconds_of_packets_in_both_directions() {
-    let mut flow = Flow::begin(protocol::UDP, false, 0);
+    let mut flow = FlowWithTime::begin(protocol::UDP, false, 0);
     assert_eq!([flow.client(0), flow.client(0)], [Datagram; 2]);
     assert_eq!([flow.backend(0), flow.client(0), flow.backend(0)], [DatagramReplied; 3]);
     flow.wait(3);
     assert_eq!(flow.backend(0), DatagramReplied, "the client has to continue");
     assert_eq!(flow.client(0), DatagramContinued);
     assert_eq!(flow.backend(0), DatagramStream);
-    let mut flow = Flow::begin(protocol::UDP, false, 0);
+    let mut flow = FlowWithTime::begin(protocol::UDP, false, 0);
     flow.wait(100);
     assert_eq!(flow.client(0), Datagram, "without the backend");
 }
@@ -249,7 +249,7 @@ fn datagrams_are_a_stream_after_two_seconds_of_packets_in_both_directions() {
 #[test]
 fn sctp_is_judged_by_its_verification_tag() {
     let (tag, other) = (77, 78);
-    let mut flow = Flow::begin(protocol::SCTP, false, SYN);
+    let mut flow = FlowWithTime::begin(protocol::SCTP, false, SYN);
     flow.pass(Reverse, SYN_ACK, tag - 1, 5);
     assert_eq!(flow.pass(Forward, 0, 0, other), SynReceived);
     assert_eq!(flow.pass(Forward, 0, 0, tag), Established);

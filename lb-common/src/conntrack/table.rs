@@ -1,6 +1,6 @@
 //! Finding flows in buckets, and updating them.
 
-use super::entry::Word;
+use super::entry::EntryWord;
 use super::hops::Hops;
 use super::state;
 use super::timeout::{eviction_rank, has_expired, is_expired};
@@ -17,7 +17,7 @@ use crate::verifier::apart;
 pub struct LocatedFlow<'a, F: Family, R> {
     bucket: u32,
     tag: &'a FlowTag,
-    word: Word,
+    word: EntryWord,
     entry: &'a FlowEntry<F>,
     pub record: R,
 }
@@ -101,8 +101,8 @@ extern "C" fn change_again(tag: *const FlowTag, word: u32, direction: u32, event
     let Some(tag) = (unsafe { tag.as_ref() }) else { return 0 };
     let direction = if direction == 0 { Direction::Forward } else { Direction::Reverse };
     for _ in 0..TRIES {
-        let current = Word(tag.word.load());
-        if !Word(word).same_owner(current) {
+        let current = EntryWord(tag.word.load());
+        if !EntryWord(word).same_owner(current) {
             return 0;
         }
         let state = state::state_after(current.state_number(), direction, event);
@@ -143,7 +143,7 @@ pub fn find_entry_in_bucket<'a, F: Family, R>(
     mut wanted: impl FnMut(&Flow<F>, FlowState) -> Option<R>,
 ) -> Option<LocatedFlow<'a, F, R>> {
     for tag in &bucket.tags {
-        let word = Word(tag.word.load());
+        let word = EntryWord(tag.word.load());
         if !word.may_be(hash) {
             continue;
         }
@@ -159,9 +159,9 @@ pub fn find_entry_in_bucket<'a, F: Family, R>(
 
 /// The tag of an entry, and its current word.
 #[inline(always)]
-fn tag_of<F: Family>(bucket: &FlowBucket<F>, number: usize) -> (&FlowTag, Word) {
+fn tag_of<F: Family>(bucket: &FlowBucket<F>, number: usize) -> (&FlowTag, EntryWord) {
     let tag = &bucket.tags[number];
-    (tag, Word(tag.word.load()))
+    (tag, EntryWord(tag.word.load()))
 }
 
 /// Reads the flow of an entry whose tag's word was `word`.
@@ -169,7 +169,7 @@ fn tag_of<F: Family>(bucket: &FlowBucket<F>, number: usize) -> (&FlowTag, Word) 
 fn read_flow<'a, F: Family, R>(
     bucket: u32,
     tag: &'a FlowTag,
-    word: Word,
+    word: EntryWord,
     entry: &'a FlowEntry<F>,
     wanted: &mut impl FnMut(&Flow<F>, FlowState) -> Option<R>,
 ) -> Option<LocatedFlow<'a, F, R>> {
@@ -177,10 +177,10 @@ fn read_flow<'a, F: Family, R>(
     // kernel another CPU may be writing the record; any bit pattern is a valid `Flow`, and the
     // copy is discarded unless the tag is unchanged. On the host a bucket is not `Sync`.
     let record = unsafe { entry.flow.read(|flow| wanted(flow, word.state())) }?;
-    if !word.same_owner(Word(tag.word.load())) {
+    if !word.same_owner(EntryWord(tag.word.load())) {
         return None;
     }
-    let word = Word(apart(word.0.into()) as u32);
+    let word = EntryWord(apart(word.0.into()) as u32);
     Some(LocatedFlow { bucket, tag, word, entry, record })
 }
 
@@ -217,7 +217,7 @@ impl Location {
 
 /// Whether an entry with this word still holds the flow that a location was stored for.
 #[inline(always)]
-fn is_flow_at(word: Word, location: Location) -> bool {
+fn is_flow_at(word: EntryWord, location: Location) -> bool {
     word.generation() == location.generation() && word.holds_a_flow()
 }
 

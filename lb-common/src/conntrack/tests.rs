@@ -1,7 +1,7 @@
 extern crate std;
 use std::vec::Vec;
 
-use super::entry::Word;
+use super::entry::EntryWord;
 use super::*;
 use crate::family::{Address4, V4};
 use crate::hash::{FlowHash, Secret};
@@ -11,12 +11,12 @@ const NOW: Ticks = Ticks(1 << 28);
 const SETTINGS: Settings = Settings::new(2, 2);
 
 /// Two buckets, and a hash that no other flow has.
-struct Table {
+struct TwoBuckets {
     buckets: [FlowBucket<V4>; 2],
     hash: FlowHash,
 }
 
-impl Table {
+impl TwoBuckets {
     fn new() -> Self {
         Self { buckets: [FlowBucket::default(), FlowBucket::default()], hash: hash_of(1) }
     }
@@ -51,7 +51,7 @@ impl Table {
     fn set(&self, number: usize, state: FlowState, seen: Ticks) {
         let tag = self.tag(number);
         tag.seen.store(seen.0);
-        let word = Word(tag.word.load());
+        let word = EntryWord(tag.word.load());
         assert!(tag.word.replace(word.0, word.with_state(state as u32).0));
     }
 }
@@ -66,7 +66,7 @@ fn seconds_ago(seconds: u32) -> Ticks {
 
 #[test]
 fn the_first_bucket_fills_before_the_second_after_a_flows_own_entry() {
-    let table = Table::new();
+    let table = TwoBuckets::new();
     let own = hash_of(100).entry_number();
     let order: Vec<_> = (0..2 * BUCKET_ENTRIES)
         .map(|number| {
@@ -81,7 +81,7 @@ fn the_first_bucket_fills_before_the_second_after_a_flows_own_entry() {
 }
 
 /// The hash of a client whose own entry is taken.
-fn taken_way(table: &Table, number: usize) -> FlowHash {
+fn taken_way(table: &TwoBuckets, number: usize) -> FlowHash {
     (0..)
         .map(|port| hash_of(1000 * number as u16 + port))
         .find(|hash| !table.tag(hash.entry_number()).is_free())
@@ -90,7 +90,7 @@ fn taken_way(table: &Table, number: usize) -> FlowHash {
 
 #[test]
 fn eight_flows_of_a_client_are_its_share() {
-    let table = Table::new();
+    let table = TwoBuckets::new();
     let [one, other] = &table.buckets;
     let buckets = [(0, one), (1, other)];
     for opened in 0..BUCKET_ENTRIES {
@@ -109,7 +109,7 @@ fn eight_flows_of_a_client_are_its_share() {
 fn an_expired_flow_leaves_its_entry_to_the_flow_that_prefers_it() {
     use FlowState::{Established, Reset, SynSent, TimeWait};
     for (state, limit) in [(Reset, 10), (TimeWait, 60), (SynSent, 60), (Established, 86_400)] {
-        let table = Table::new();
+        let table = TwoBuckets::new();
         let own = table.open(seconds_ago(limit)).unwrap();
         table.set(own, state, seconds_ago(limit));
         assert_ne!(table.open(NOW), Some(own), "{state:?}: others are free");
@@ -123,10 +123,10 @@ fn established_and_half_closed_connections_are_never_evicted() {
     use FlowState::{Established, FinFromBackend, FinFromClient};
     for (state, idle) in [(Established, 86_400), (FinFromClient, 3_600), (FinFromBackend, 3_600)] {
         for alive in [0, idle / 2, idle] {
-            let table = Table::filled(state, seconds_ago(alive));
+            let table = TwoBuckets::filled(state, seconds_ago(alive));
             assert_eq!(table.open(NOW), None, "{state:?} for {alive} s");
         }
-        let table = Table::filled(state, seconds_ago(idle + 2));
+        let table = TwoBuckets::filled(state, seconds_ago(idle + 2));
         assert!(table.open(NOW).is_some(), "{state:?} for more than {idle} s");
     }
 }
@@ -134,13 +134,13 @@ fn established_and_half_closed_connections_are_never_evicted() {
 /// Another CPU's clock may be ahead.
 #[test]
 fn a_flow_of_the_next_tick_is_alive() {
-    let table = Table::filled(FlowState::Established, Ticks(NOW.0 + 1));
+    let table = TwoBuckets::filled(FlowState::Established, Ticks(NOW.0 + 1));
     assert_eq!(table.open(NOW), None);
 }
 
 #[test]
 fn a_free_entry_is_taken_before_a_reset_one_and_that_before_a_nascent_one() {
-    let table = Table::filled(FlowState::SynSent, seconds_ago(58));
+    let table = TwoBuckets::filled(FlowState::SynSent, seconds_ago(58));
     table.set(13, FlowState::Reset, NOW);
     table.set(6, FlowState::Free, NOW);
     assert_eq!(table.open(NOW), Some(6));
@@ -149,7 +149,7 @@ fn a_free_entry_is_taken_before_a_reset_one_and_that_before_a_nascent_one() {
 
 #[test]
 fn the_unproven_flow_that_is_idle_for_longest_is_evicted() {
-    let table = Table::filled(FlowState::Established, NOW);
+    let table = TwoBuckets::filled(FlowState::Established, NOW);
     table.set(3, FlowState::SynSent, seconds_ago(2));
     table.set(10, FlowState::Probation, seconds_ago(3));
     assert_eq!(table.open(NOW), Some(10));
@@ -158,7 +158,7 @@ fn the_unproven_flow_that_is_idle_for_longest_is_evicted() {
 
 #[test]
 fn a_stream_outlives_nascent_flows_of_an_eighth_of_its_idle_time() {
-    let table = Table::filled(FlowState::Established, NOW);
+    let table = TwoBuckets::filled(FlowState::Established, NOW);
     table.set(3, FlowState::SynSent, seconds_ago(2));
     table.set(10, FlowState::DatagramStream, seconds_ago(15));
     assert_eq!(table.open(NOW), Some(3));
@@ -170,7 +170,7 @@ fn a_stream_outlives_nascent_flows_of_an_eighth_of_its_idle_time() {
 /// Otherwise a table that has had many flows would have few in the core.
 #[test]
 fn an_expired_flow_of_the_first_bucket_is_replaced_before_a_free_entry_of_the_second_is_used() {
-    let table = Table::filled(FlowState::Established, NOW);
+    let table = TwoBuckets::filled(FlowState::Established, NOW);
     (BUCKET_ENTRIES..2 * BUCKET_ENTRIES).for_each(|n| table.set(n, FlowState::Free, Ticks(0)));
     for (number, state) in [(2, FlowState::SynSent), (5, FlowState::Established)] {
         table.set(number, state, seconds_ago(86_400 + 120));
@@ -181,13 +181,13 @@ fn an_expired_flow_of_the_first_bucket_is_replaced_before_a_free_entry_of_the_se
 
 #[test]
 fn an_expired_flow_is_evicted_before_nascent_ones() {
-    let table = Table::filled(FlowState::SynSent, seconds_ago(58));
+    let table = TwoBuckets::filled(FlowState::SynSent, seconds_ago(58));
     table.set(9, FlowState::Established, seconds_ago(86_400 + 120));
     assert_eq!(table.open(NOW), Some(9));
 }
 
 #[test]
 fn a_claimed_entry_is_never_taken() {
-    let table = Table::filled(FlowState::Claimed, seconds_ago(80_000));
+    let table = TwoBuckets::filled(FlowState::Claimed, seconds_ago(80_000));
     assert_eq!(table.open(NOW), None);
 }

@@ -12,7 +12,7 @@
 //! first during their handshake. By idle time, an entry stays for as long as the flood needs to
 //! fill the table.
 
-use super::entry::Word;
+use super::entry::EntryWord;
 use crate::branchless::{sign, smaller};
 use crate::layout::{FlowState, FlowTag, Settings, Ticks};
 
@@ -71,14 +71,14 @@ static RANKS: [i64; 32] = {
 
 /// Whether a flow has been idle for longer than its state allows.
 #[inline(always)]
-pub fn is_expired(tag: &FlowTag, word: Word, settings: &Settings, now: Ticks) -> bool {
+pub fn is_expired(tag: &FlowTag, word: EntryWord, settings: &Settings, now: Ticks) -> bool {
     now.since(Ticks(tag.seen.load())) > settings.limits[word.state_number() as usize]
 }
 
 /// The eviction rank of an entry; 0 or less: never replaced. Without branches, because the verifier
 /// would follow every combination of them over the entries.
 #[inline(always)]
-pub fn eviction_rank(tag: &FlowTag, word: Word, settings: &Settings, now: Ticks) -> i64 {
+pub fn eviction_rank(tag: &FlowTag, word: EntryWord, settings: &Settings, now: Ticks) -> i64 {
     let idle = idle_time(tag, now);
     let expired = sign(time_until_limit(idle, word, settings)) as i64;
     let rank = RANKS[word.state_number() as usize];
@@ -88,7 +88,7 @@ pub fn eviction_rank(tag: &FlowTag, word: Word, settings: &Settings, now: Ticks)
 
 /// 1 if a flow has been idle for longer than its state allows, else 0.
 #[inline(always)]
-pub fn has_expired(tag: &FlowTag, word: Word, settings: &Settings, now: Ticks) -> u64 {
+pub fn has_expired(tag: &FlowTag, word: EntryWord, settings: &Settings, now: Ticks) -> u64 {
     sign(time_until_limit(idle_time(tag, now), word, settings))
 }
 
@@ -100,7 +100,7 @@ fn idle_time(tag: &FlowTag, now: Ticks) -> i64 {
 
 /// The time until an idle flow expires; a negative number if that is over.
 #[inline(always)]
-fn time_until_limit(idle: i64, word: Word, settings: &Settings) -> u64 {
+fn time_until_limit(idle: i64, word: EntryWord, settings: &Settings) -> u64 {
     let limit = i64::from(settings.limits[word.state_number() as usize]) + i64::from(TOLERANCE);
     limit.wrapping_sub(idle) as u64
 }

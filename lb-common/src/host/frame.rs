@@ -10,7 +10,7 @@ use crate::header::Header;
 
 /// A frame in memory, at a hook of a simulated machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Frame {
+pub struct HostFrame {
     pub bytes: Vec<u8>,
     pub role: Role,
     pub device: u32,
@@ -41,7 +41,7 @@ pub struct Exit {
     pub mtu: u32,
 }
 
-impl Frame {
+impl HostFrame {
     pub fn new(bytes: Vec<u8>) -> Self {
         Self { bytes, ..Self::default() }
     }
@@ -66,7 +66,7 @@ impl Frame {
     }
 }
 
-impl Packet for Frame {
+impl Packet for HostFrame {
     fn role(&self) -> Role {
         self.role
     }

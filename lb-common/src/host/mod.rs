@@ -22,13 +22,13 @@ use crate::datapath::{
 use crate::family::{Family, V4, V6};
 use crate::layout::{
     Affinity, AffinityKey, Announced, AnnouncedAddress, Backend, BackendHop, BfdHeard, BfdSession,
-    Bitmap, Claim, DESTINATION_WORDS, Device, EarlierOwners, FlowBucket, Fragment, FragmentKey,
-    Frontend, FrontendKey, Hints, Member, NO_BACKEND, NeighbourEvent, NetworkEpoch, Peer, Pool,
+    Bitmap, DESTINATION_WORDS, Device, EarlierOwners, FlowBucket, Fragment, FragmentKey, Frontend,
+    FrontendKey, Hints, LastClaim, Member, NO_BACKEND, NeighbourEvent, NetworkEpoch, Peer, Pool,
     PoolSlot, Reason, ReplyBucket, ReplyKey, SOURCE_WORDS, Settings, Ticks, Traffic, TunnelKey,
     TunnelPeer, TunnelTarget, Untracked, capacity,
 };
 
-pub use frame::{Exit, Frame, Routes};
+pub use frame::{Exit, HostFrame, Routes};
 pub use scratch::{HoldsScratch, PacketScratch};
 pub use sockets::HostSockets;
 
@@ -110,7 +110,7 @@ pub struct HostTables {
     /// In nanoseconds.
     pub since_boot: Cell<u64>,
     pub announced: HashMap<AnnouncedAddress, Announced>,
-    pub claims: RefCell<HashMap<AnnouncedAddress, Claim>>,
+    pub claims: RefCell<HashMap<AnnouncedAddress, LastClaim>>,
     pub neighbour_events: RefCell<HashMap<NeighbourEvent, u64>>,
     pub bfd_sessions: HashMap<u32, BfdSession>,
     pub bfd_heard: RefCell<HashMap<u32, BfdHeard>>,
@@ -348,7 +348,7 @@ impl NeighbourTables for HostTables {
     fn set_claim(&self, at: &AnnouncedAddress, link_address: [u8; 6]) -> bool {
         let mut claims = self.claims.borrow_mut();
         let Some(claim) = claims.get_mut(at) else { return false };
-        *claim = Claim::new(at, link_address, self.since_boot());
+        *claim = LastClaim::new(at, link_address, self.since_boot());
         true
     }
 }

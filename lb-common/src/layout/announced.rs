@@ -47,14 +47,14 @@ pub struct Announced {
 /// words: a claim counts only as one CPU wrote it, for this address.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Claim {
+pub struct LastClaim {
     /// In nanoseconds of CLOCK_BOOTTIME; 0 if no claim was seen.
     pub time: u64,
     pub claimant: Claimant,
     pub seal: u64,
 }
 
-impl Claim {
+impl LastClaim {
     #[inline(always)]
     pub fn new(at: &AnnouncedAddress, link_address: [u8; 6], time: u64) -> Self {
         let claimant = Claimant { link_address, reserved: [0; 2] };
@@ -139,9 +139,9 @@ const _: () = {
     assert!(size_of::<AnnouncedAddress>() == 24);
     assert!(offset_of!(AnnouncedAddress, device) == 16);
     assert!(size_of::<Announced>() == 16);
-    assert!(size_of::<Claim>() == 24);
-    assert!(offset_of!(Claim, claimant) == 8);
-    assert!(offset_of!(Claim, seal) == 16);
+    assert!(size_of::<LastClaim>() == 24);
+    assert!(offset_of!(LastClaim, claimant) == 8);
+    assert!(offset_of!(LastClaim, seal) == 16);
 };
 
 #[cfg(all(test, not(feature = "model")))]
@@ -159,16 +159,20 @@ mod tests {
     #[test]
     fn a_claim_counts_only_as_it_was_written_and_for_its_address() {
         let here = address(2, 1);
-        let late = Claim::new(&here, [2, 0, 0, 0, 0, 8], 7_000_001);
+        let late = LastClaim::new(&here, [2, 0, 0, 0, 0, 8], 7_000_001);
         for at in [here, address(2, 9), address(3, 1)] {
-            let other = Claim::new(&at, [2, 0, 0, 0, 0, 7], 7_000_000);
+            let other = LastClaim::new(&at, [2, 0, 0, 0, 0, 7], 7_000_000);
             assert_eq!(other.is_to(&here), at == here);
             for mixture in 1..7 {
                 let of = |word: u32| if mixture >> word & 1 == 0 { late } else { other };
-                let mixed = Claim { time: of(0).time, claimant: of(1).claimant, seal: of(2).seal };
+                let mixed =
+                    LastClaim { time: of(0).time, claimant: of(1).claimant, seal: of(2).seal };
                 assert!(!mixed.is_to(&here), "{mixed:?}");
             }
         }
-        assert!(late.is_to(&here) && !Claim::default().is_to(&here), "the latter: none was seen");
+        assert!(
+            late.is_to(&here) && !LastClaim::default().is_to(&here),
+            "the latter: none was seen"
+        );
     }
 }

@@ -32,7 +32,7 @@ impl Listener {
 /// A reported packet.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Event {
+pub struct PacketEvent {
     /// Nanoseconds since the machine started.
     pub time: u64,
     /// IPv4 addresses are mapped to IPv6; all zeros if the packet could not be parsed.
@@ -68,7 +68,7 @@ pub enum Ending {
 
 const _: () = {
     assert!(size_of::<Listener>() == 16);
-    assert!(size_of::<Event>() == 64);
+    assert!(size_of::<PacketEvent>() == 64);
 };
 
 #[cfg(test)]

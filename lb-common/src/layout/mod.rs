@@ -33,7 +33,7 @@ mod tunnel;
 mod untracked;
 
 pub use affinity::{Affinity, AffinityKey, Member};
-pub use announced::{Announced, AnnouncedAddress, Claim, Claimant, NeighbourEvent};
+pub use announced::{Announced, AnnouncedAddress, Claimant, LastClaim, NeighbourEvent};
 pub use backend::{Backend, NO_BACKEND};
 pub use bfd::{BfdHeard, BfdSession};
 pub use bitmap::{Bitmap, DESTINATION_WORDS, SOURCE_WORDS};
@@ -42,7 +42,7 @@ pub use cache::{CacheEntry, KeyValue};
 pub use counters::{Reason, Traffic};
 pub use device::{Device, DeviceCacheEntry, LinkAddresses, NetworkEpoch};
 pub use earlier::{EarlierOwners, HISTORY_DEPTH, PoolSlot};
-pub use event::{Ending, Event, Listener};
+pub use event::{Ending, Listener, PacketEvent};
 pub use flow::{
     BUCKET_ENTRIES, BackendHop, Direction, Flow, FlowBucket, FlowEntry, FlowKind, FlowState,
     FlowTag, NextHops,

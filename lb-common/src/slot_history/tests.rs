@@ -14,8 +14,8 @@ fn owners(history: &SlotHistory, slot: u32) -> Vec<u32> {
 }
 
 /// What another node remembers.
-fn learned(owners: &[(u32, u32)]) -> Vec<Owner> {
-    let owner = |&(backend, until)| Owner { backend, until, several: false };
+fn learned(owners: &[(u32, u32)]) -> Vec<SlotOwner> {
+    let owner = |&(backend, until)| SlotOwner { backend, until, several: false };
     owners.iter().map(owner).collect()
 }
 
@@ -42,8 +42,8 @@ fn a_slot_remembers_one_owner_of_each_node() {
         history = history.after(&table, &[next], now, node);
         table = [next];
     }
-    let seen: Vec<Owner> = entries(history.get(0).unwrap()).collect();
-    let owner = |backend, until| Owner { backend, until, several: true };
+    let seen: Vec<SlotOwner> = entries(history.get(0).unwrap()).collect();
+    let owner = |backend, until| SlotOwner { backend, until, several: true };
     assert_eq!(seen, [owner(31, 15), owner(11, 13), owner(21, 12)]);
     history.learn(0, 40, learned(&[(13, 9), (22, 9), (50, 9), (60, 9)]), node);
     assert_eq!(owners(&history, 0), [31, 11, 21, 50]);

@@ -1,13 +1,13 @@
 //! `millrace agent`, and the runtimes of commands.
 
 use anyhow::Result;
-use lb_agent::{KeyFile, LoadBalancer, Origin};
+use lb_agent::{KeyFile, LoadBalancer, ObjectSource};
 use lb_common::layout::Timeouts;
 use lb_kernel::privileges::Privileges;
 use lb_kernel::{Modes, WantedSizes};
 use lb_rules::model::ExternalIpPolicy;
 use lb_source::cluster::Access;
-use lb_status::{Addresses, DEFAULT_METRICS_MAX_OBJECTS};
+use lb_status::{DEFAULT_METRICS_MAX_OBJECTS, StatusAddresses};
 use tokio::runtime::{Builder, Runtime};
 
 use super::log::Level;
@@ -21,10 +21,10 @@ pub(crate) fn run_agent(configuration: Configuration, level: Level) -> Result<()
     runtime.block_on(lb_agent::run(agent_options(configuration, origin, privileges)?))
 }
 
-pub(crate) fn agent_origin(settings: &OriginSettings) -> Origin {
+pub(crate) fn agent_origin(settings: &OriginSettings) -> ObjectSource {
     match settings.manifests.as_slice() {
-        [] => Origin::Cluster(access(settings)),
-        paths => Origin::Manifests(paths.to_vec()),
+        [] => ObjectSource::Cluster(access(settings)),
+        paths => ObjectSource::Manifests(paths.to_vec()),
     }
 }
 
@@ -64,12 +64,12 @@ fn threads() -> Builder {
 
 pub(crate) fn agent_options(
     configuration: Configuration,
-    origin: Origin,
+    origin: ObjectSource,
     privileges: Privileges,
-) -> Result<lb_agent::Options> {
+) -> Result<lb_agent::AgentOptions> {
     let Configuration { common, agent, load_balancer, origin: settings, .. } = configuration;
     let sizes = wanted_sizes(&agent);
-    Ok(lb_agent::Options {
+    Ok(lb_agent::AgentOptions {
         node_name: agent.node_name()?,
         origin,
         network: lb_network::DeviceSettings {
@@ -98,7 +98,7 @@ pub(crate) fn agent_options(
         },
         cleanup_on_exit: agent.cleanup_on_exit,
         pin_path: common.pin_path,
-        addresses: Addresses {
+        addresses: StatusAddresses {
             healthz: agent.healthz_bind_address.0,
             metrics: agent.metrics_bind_address.0,
         },

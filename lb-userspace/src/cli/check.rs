@@ -8,8 +8,8 @@ use clap::{Args, ValueEnum};
 use lb_agent::KeyFile;
 use lb_kernel::settings::XdpMode;
 use lb_kernel::{
-    CheckResult, Finding, Memory, agent_on, forwarding, machine, memory, on_device, routing,
-    snat_ports,
+    AvailableMemory, CheckResult, Finding, agent_on, forwarding, machine, memory, on_device,
+    routing, snat_ports,
 };
 use lb_network::{
     AnnouncingLink, Attachments, DeviceName, DeviceRole, DeviceSelector, NetworkWatch, XdpFeatures,
@@ -23,11 +23,11 @@ use crate::config::{Configuration, Effective, Problem, Problems};
 pub struct CheckOptions {
     /// Output format
     #[arg(long, short, value_enum, default_value_t)]
-    output: Format,
+    output: CheckFormat,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-enum Format {
+enum CheckFormat {
     #[default]
     Table,
     Json,
@@ -90,8 +90,8 @@ fn kube_proxy() -> Vec<Finding> {
 
 fn print(options: &CheckOptions, findings: &[Finding]) -> Result<()> {
     output::write(&match options.output {
-        Format::Json => serde_json::to_string_pretty(findings)? + "\n",
-        Format::Table => table(findings),
+        CheckFormat::Json => serde_json::to_string_pretty(findings)? + "\n",
+        CheckFormat::Table => table(findings),
     })?;
     match findings.iter().filter(|finding| finding.result == CheckResult::Error).count() {
         0 => Ok(()),
@@ -118,7 +118,7 @@ fn table(findings: &[Finding]) -> String {
 
 /// Whether the maps fit into free memory.
 fn room(configuration: &Configuration) -> Result<Finding> {
-    let sizes = wanted_sizes(&configuration.agent).resolve(Memory::read(), None);
+    let sizes = wanted_sizes(&configuration.agent).resolve(AvailableMemory::read(), None);
     let Some(bytes) = memory(sizes)? else {
         return Ok(Finding::error(
             "programs",

@@ -4,10 +4,10 @@ use lb_inspect::{trouble_of_path, trouble_of_peer};
 use lb_kernel::Finding;
 use lb_speakers::bfd::BfdView;
 use lb_speakers::bgp::{BgpView, PeerView};
-use lb_status::Report;
+use lb_status::AgentReport;
 
-pub fn findings(report: &Report) -> Vec<Finding> {
-    let Report { bgp, bgp_problems, .. } = report;
+pub fn findings(report: &AgentReport) -> Vec<Finding> {
+    let AgentReport { bgp, bgp_problems, .. } = report;
     let peers = bgp.peers.iter().map(|peer| of_peer(peer, bgp));
     let paths = bgp.bfd.iter().map(of_path);
     let problems = bgp_problems.iter().map(|problem| {
@@ -79,7 +79,7 @@ mod tests {
         PeerView { name, state, since, prefixes_advertised, ..PeerView::default() }
     }
 
-    fn results(report: &Report) -> Vec<(CheckResult, String)> {
+    fn results(report: &AgentReport) -> Vec<(CheckResult, String)> {
         let findings = findings(report);
         assert!(findings.iter().all(|it| it.fix.is_empty() == (it.result == CheckResult::Ok)));
         findings
@@ -90,7 +90,7 @@ mod tests {
 
     #[test]
     fn each_peer_and_each_problem_is_a_line() {
-        let mut report = Report::default();
+        let mut report = AgentReport::default();
         assert!(results(&report).is_empty());
         let mut down = peer("far", "Active", 0);
         down.last_failure = Some("Connection refused".into());
@@ -123,7 +123,7 @@ mod tests {
 
     #[test]
     fn a_path_is_watched_or_not() {
-        let mut report = Report::default();
+        let mut report = AgentReport::default();
         let session = |state: &str| BfdView {
             name: "tor".into(),
             state: state.into(),

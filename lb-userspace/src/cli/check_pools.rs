@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use lb_kernel::Finding;
 use lb_network::AnnouncingLink;
 use lb_process::ClientRequests;
-use lb_rules::ipam::{Pool, Pools, Range};
+use lb_rules::ipam::{IpamPool, Pools, Range};
 use lb_rules::model::Object;
 use lb_source::cluster::{UnreadKind, list_pools, list_unread_metallb_kinds};
 use tokio::time::timeout;
@@ -71,11 +71,11 @@ fn of_unread_kind(kind: &UnreadKind) -> Finding {
 }
 
 /// Where this node announces each range of a pool.
-fn of_pool(pool: &Pool, links: &[AnnouncingLink], has_peers: bool) -> Vec<Finding> {
+fn of_pool(pool: &IpamPool, links: &[AnnouncingLink], has_peers: bool) -> Vec<Finding> {
     pool.ranges.iter().map(|range| of_range(pool, range, links, has_peers)).collect()
 }
 
-fn of_range(pool: &Pool, range: &Range, links: &[AnnouncingLink], has_peers: bool) -> Finding {
+fn of_range(pool: &IpamPool, range: &Range, links: &[AnnouncingLink], has_peers: bool) -> Finding {
     let check = &format!("pool {}", pool.name.label());
     let is_advertised = has_peers && !pool.advertised.is_empty();
     let Some(announcement) = &pool.announcement else {

@@ -5,7 +5,7 @@ use clap::{Args, ValueEnum};
 use serde::Serialize;
 
 use super::output::{self, Row};
-use crate::config::{Effective, Setting};
+use crate::config::{Effective, EffectiveSetting};
 
 #[derive(Debug, Args)]
 pub struct ConfigOptions {
@@ -15,11 +15,11 @@ pub struct ConfigOptions {
 
     /// Output format
     #[arg(long, short, value_enum, default_value_t)]
-    output: Format,
+    output: ConfigFormat,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-enum Format {
+enum ConfigFormat {
     #[default]
     Table,
     /// Configuration file, for --config
@@ -34,9 +34,9 @@ pub(crate) fn show_config(options: &ConfigOptions, effective: &Effective) -> Res
     } else {
         let rows: Vec<SettingRow> = effective.settings.iter().map(SettingRow::from).collect();
         match options.output {
-            Format::Table => return output::print(&rows, output::Format::Table),
-            Format::Json => return output::print(&rows, output::Format::Json),
-            Format::Yaml => yaml(&effective.settings)?,
+            ConfigFormat::Table => return output::print(&rows, output::OutputFormat::Table),
+            ConfigFormat::Json => return output::print(&rows, output::OutputFormat::Json),
+            ConfigFormat::Yaml => yaml(&effective.settings)?,
         }
     };
     output::write(&text)
@@ -50,8 +50,8 @@ struct SettingRow {
     source: String,
 }
 
-impl From<&Setting> for SettingRow {
-    fn from(setting: &Setting) -> Self {
+impl From<&EffectiveSetting> for SettingRow {
+    fn from(setting: &EffectiveSetting) -> Self {
         let name = setting.name.clone();
         Self { name, value: value(setting), source: setting.source.to_string() }
     }
@@ -83,7 +83,7 @@ impl Row for SettingRow {
 }
 
 /// The value as in a file.
-fn value(setting: &Setting) -> serde_json::Value {
+fn value(setting: &EffectiveSetting) -> serde_json::Value {
     let typed = |text: &String| {
         let truth = text.parse().ok().map(serde_json::Value::Bool);
         let number = || text.parse::<u64>().ok().map(serde_json::Value::from);
@@ -95,7 +95,7 @@ fn value(setting: &Setting) -> serde_json::Value {
     }
 }
 
-fn yaml(settings: &[Setting]) -> Result<String> {
+fn yaml(settings: &[EffectiveSetting]) -> Result<String> {
     let mut text = String::new();
     for setting in settings {
         let value = value(setting);

@@ -6,10 +6,10 @@ use std::path::Path;
 use anyhow::Result;
 use clap::{Args, ValueEnum};
 use jiff::SignedDuration;
-use lb_common::layout::{Event, Reason};
-use lb_inspect::drops::{Listening, RENEWAL, Report, usual_reasons};
+use lb_common::layout::{PacketEvent, Reason};
+use lb_inspect::drops::{DropReport, Listening, RENEWAL, usual_reasons};
 use lb_inspect::trace::View;
-use lb_inspect::trace::story::Names;
+use lb_inspect::trace::story::NameLookup;
 use nix::time::{ClockId, clock_gettime};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{MissedTickBehavior, interval};
@@ -37,7 +37,7 @@ pub struct DropsOptions {
 
     /// Output format
     #[arg(long, short, value_enum, default_value_t)]
-    output: Format,
+    output: DropsFormat,
 }
 
 const EXAMPLES: &str = "\
@@ -51,7 +51,7 @@ Examples:
 docs/operations.md explains each reason and how to fix it.";
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-enum Format {
+enum DropsFormat {
     #[default]
     Text,
     /// One JSON object per line
@@ -83,7 +83,7 @@ async fn listen(options: &DropsOptions, pin_path: &Path) -> Result<()> {
     renewal.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut terminated = signal(SignalKind::terminate())?;
     let left = options.count.unwrap_or(u64::MAX);
-    let mut printer = Printer { options, view, names, left, unreported: 0 };
+    let mut printer = DropsPrinter { options, view, names, left, unreported: 0 };
     while printer.left > 0 {
         tokio::select! {
             events = listening.next() => printer.print(&events?)?,
@@ -102,7 +102,7 @@ async fn listen(options: &DropsOptions, pin_path: &Path) -> Result<()> {
     Ok(())
 }
 
-struct Printer<'a> {
+struct DropsPrinter<'a> {
     options: &'a DropsOptions,
     view: View,
     names: LiveNames,
@@ -112,8 +112,8 @@ struct Printer<'a> {
     unreported: u64,
 }
 
-impl Printer<'_> {
-    fn print(&mut self, events: &[Event]) -> Result<()> {
+impl DropsPrinter<'_> {
+    fn print(&mut self, events: &[PacketEvent]) -> Result<()> {
         for event in events {
             let report = self.report(event)?;
             if self.left == 0 || !is_wanted(self.options, &report) {
@@ -121,8 +121,8 @@ impl Printer<'_> {
             }
             self.left -= 1;
             let line = match self.options.output {
-                Format::Text => report.line(),
-                Format::Json => serde_json::to_string(&report)?,
+                DropsFormat::Text => report.line(),
+                DropsFormat::Json => serde_json::to_string(&report)?,
             };
             match writeln!(io::stdout(), "{line}") {
                 // The reader has closed the pipe.
@@ -141,18 +141,18 @@ impl Printer<'_> {
         }
     }
 
-    fn report(&self, event: &Event) -> Result<Report> {
+    fn report(&self, event: &PacketEvent) -> Result<DropReport> {
         let now = clock_gettime(ClockId::CLOCK_MONOTONIC)?;
         let then = SignedDuration::from_nanos(i64::try_from(event.time)?);
         let age = SignedDuration::new(now.tv_sec(), now.tv_nsec() as i32) - then;
-        let mut report = Report::of(event, age, self.names.device(event.device));
+        let mut report = DropReport::of(event, age, self.names.device(event.device));
         let service_port = self.view.service_port_of(event);
         report.service_port = service_port.map(|index| self.names.service_port(index));
         Ok(report)
     }
 }
 
-fn is_wanted(options: &DropsOptions, report: &Report) -> bool {
+fn is_wanted(options: &DropsOptions, report: &DropReport) -> bool {
     let Some(wanted) = &options.service else { return true };
     report.service_port.as_ref().is_some_and(|service_port| service_port.contains(wanted.as_str()))
 }

@@ -5,7 +5,7 @@
 mod settings;
 
 use clap::{Arg, Command};
-use lb_agent::Origin;
+use lb_agent::ObjectSource;
 use lb_kernel::privileges::Privileges;
 use lb_source::cluster::Access;
 
@@ -52,7 +52,8 @@ fn started_with(command: &str, effective: &Effective) -> String {
         "standalone" => {
             let start = standalone_start(&configuration, child_arguments(effective)).unwrap();
             let access = Access::default();
-            let agent = agent(Origin::Cluster(access.clone()), Privileges::STANDALONE).unwrap();
+            let agent =
+                agent(ObjectSource::Cluster(access.clone()), Privileges::STANDALONE).unwrap();
             let controller = controller_options(&configuration.load_balancer, access, None);
             format!("{start:?}\n{agent:?}\n{controller:?}")
         }

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
 use lb_ingress::control;
 use lb_ingress::offline;
-use lb_ingress_rules::explain::{Explanation, LosingRule, Request, Rule};
+use lb_ingress_rules::explain::{ExplainedRequest, ExplainedRule, Explanation, LosingRule};
 
 use super::ingress::model_settings;
 use super::output;
@@ -51,11 +51,11 @@ pub struct ExplainOptions {
 
     /// Output format
     #[arg(long, short, value_enum, default_value_t)]
-    output: Format,
+    output: ExplainFormat,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-enum Format {
+enum ExplainFormat {
     #[default]
     Text,
     Json,
@@ -71,7 +71,7 @@ fn header(text: &str) -> Result<(String, String), String> {
 }
 
 pub fn explain(options: &ExplainOptions, configuration: &Configuration) -> Result<()> {
-    let request = Request {
+    let request = ExplainedRequest {
         url: options.url.clone(),
         method: options.method.clone(),
         headers: options.header.clone(),
@@ -95,12 +95,12 @@ pub fn explain(options: &ExplainOptions, configuration: &Configuration) -> Resul
         offline::explain_manifests(&options.manifests, model, &request)?
     };
     output::write(&match options.output {
-        Format::Text => text(&request, &explanation),
-        Format::Json => serde_json::to_string_pretty(&explanation)? + "\n",
+        ExplainFormat::Text => text(&request, &explanation),
+        ExplainFormat::Json => serde_json::to_string_pretty(&explanation)? + "\n",
     })
 }
 
-fn text(request: &Request, explanation: &Explanation) -> String {
+fn text(request: &ExplainedRequest, explanation: &Explanation) -> String {
     let mut text = String::new();
     let mut line = |name: &str, value: &str| {
         let value = output::printable(value);
@@ -152,7 +152,7 @@ fn text(request: &Request, explanation: &Explanation) -> String {
     text
 }
 
-fn shown(rule: &Rule) -> String {
+fn shown(rule: &ExplainedRule) -> String {
     format!("ingress {}, host {}, path {}", rule.ingress, rule.host, rule.path)
 }
 
@@ -170,7 +170,7 @@ mod tests {
 
     #[test]
     fn what_tenants_wrote_cannot_control_the_terminal() {
-        let request = Request {
+        let request = ExplainedRequest {
             url: "http://a/".to_owned(),
             method: "GET".to_owned(),
             headers: Vec::new(),

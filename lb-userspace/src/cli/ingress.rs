@@ -10,7 +10,7 @@ use lb_ingress::listeners::ListenAddresses;
 use lb_ingress::status::{self, PublishedFrom};
 use lb_ingress::{IngressOptions, ObjectOrigin, parent};
 use lb_kernel::privileges::Privileges;
-use lb_proxy::settings::Limits;
+use lb_proxy::settings::ProxyLimits;
 use lb_source::cluster::Access;
 
 use super::agent::{access, confined_runtime};
@@ -42,11 +42,11 @@ pub struct RunIngressOptions {
     pub from_parent: bool,
 
     #[command(subcommand)]
-    command: Option<Command>,
+    command: Option<IngressCommand>,
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {
+enum IngressCommand {
     /// Report the effect of each annotation of Ingresses, before a migration
     ///
     /// Needs neither a cluster nor a running proxy. Exits with 1 if anything is refused.
@@ -59,7 +59,7 @@ pub fn run_ingress(
     configuration: Configuration,
     level: Level,
 ) -> Result<()> {
-    if let Some(Command::Report(options)) = &options.command {
+    if let Some(IngressCommand::Report(options)) = &options.command {
         let settings = model_settings(&configuration.ingress, None);
         return ingress_report::run_ingress_report(options, settings);
     }
@@ -119,8 +119,8 @@ pub(crate) fn ingress_options(
 pub(crate) fn model_settings(
     settings: &IngressSettings,
     node_name: Option<&str>,
-) -> lb_ingress_rules::Settings {
-    lb_ingress_rules::Settings {
+) -> lb_ingress_rules::IngressRuleSettings {
+    lb_ingress_rules::IngressRuleSettings {
         controller: settings.ingress_controller.clone(),
         accept_nginx_classes: settings.accept_nginx_classes,
         class: settings.ingress_class.clone(),
@@ -138,16 +138,16 @@ pub(crate) fn model_settings(
     }
 }
 
-fn proxy_settings(configuration: &Configuration) -> lb_proxy::Settings {
+fn proxy_settings(configuration: &Configuration) -> lb_proxy::ProxySettings {
     let settings = &configuration.ingress;
-    let defaults = lb_proxy::Settings::new(Vec::new(), Vec::new());
-    let limits = Limits {
+    let defaults = lb_proxy::ProxySettings::new(Vec::new(), Vec::new());
+    let limits = ProxyLimits {
         connections: settings.max_connections,
         connections_per_source: settings.max_connections_per_source,
         requests_per_source: settings.max_requests_per_source,
-        ..Limits::default()
+        ..ProxyLimits::default()
     };
-    lb_proxy::Settings {
+    lb_proxy::ProxySettings {
         proxy_protocol: settings.proxy_protocol_sources.clone(),
         forwarding: Forwarding {
             trusted: settings.trusted_proxies.clone(),

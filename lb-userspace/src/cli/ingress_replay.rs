@@ -6,10 +6,10 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use lb_ingress_replay::{Difference, Replay, Summary};
-use lb_ingress_rules::Settings;
+use lb_ingress_rules::IngressRuleSettings;
 use lb_rules::model::Object;
 
-use super::output::{Format, Row, print};
+use super::output::{OutputFormat, Row, print};
 
 /// Longer lines are skipped. Both proxies accept less than this of a request's head.
 const MOST_LINE_OCTETS: u64 = 64 << 10;
@@ -34,9 +34,9 @@ impl Row for Difference {
 pub(crate) fn run_ingress_replay(
     log: &Path,
     objects: Vec<Object>,
-    settings: Settings,
+    settings: IngressRuleSettings,
     host: Option<&str>,
-    format: Format,
+    format: OutputFormat,
 ) -> Result<()> {
     let mut replay = Replay::new(objects, settings, host.map(str::to_owned));
     let failed = || format!("can't read {}", log.display());

@@ -6,13 +6,13 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use k8s_openapi::api::networking::v1::Ingress;
-use lb_ingress_rules::Settings;
+use lb_ingress_rules::IngressRuleSettings;
 use lb_ingress_rules::report::{Line, Verdict, report};
 use lb_rules::documents::{self, Contents};
 use lb_rules::model::{Kind, Object};
 
 use super::ingress_replay;
-use super::output::{Format, Row, print, printable};
+use super::output::{OutputFormat, Row, print, printable};
 
 pub const EXAMPLES: &str = "\
 Examples:
@@ -35,7 +35,7 @@ pub struct IngressReportOptions {
 
     /// Output format; JSON and YAML contain all fields
     #[arg(long = "output", short = 'o', value_enum, default_value_t, value_name = "FORMAT")]
-    format: Format,
+    format: OutputFormat,
 
     /// Compare which rules ingress-nginx and Millrace use for the requests of an access log; `-` reads standard input
     ///
@@ -80,7 +80,10 @@ impl Row for Line {
 }
 
 /// Fails if anything is refused, after printing all.
-pub(crate) fn run_ingress_report(options: &IngressReportOptions, settings: Settings) -> Result<()> {
+pub(crate) fn run_ingress_report(
+    options: &IngressReportOptions,
+    settings: IngressRuleSettings,
+) -> Result<()> {
     let kinds: &[Kind] = match options.access_log {
         Some(_) => &[Kind::Ingress, Kind::Secret],
         None => &[Kind::Ingress],

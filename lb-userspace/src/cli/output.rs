@@ -16,7 +16,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 pub struct Output {
     /// Output format; JSON and YAML contain all fields
     #[arg(long = "output", short = 'o', value_enum, default_value_t, value_name = "FORMAT")]
-    pub format: Format,
+    pub format: OutputFormat,
 
     /// Omit the header line
     #[arg(long)]
@@ -28,7 +28,7 @@ pub struct Output {
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum Format {
+pub enum OutputFormat {
     #[default]
     Table,
     /// A table with more columns
@@ -55,7 +55,7 @@ pub trait Row: Serialize {
 
 /// Prints the rows; with `--watch` continues until the reader closes the pipe.
 pub fn show<R: Row>(output: &Output, mut read: impl FnMut() -> Result<Vec<R>>) -> Result<()> {
-    let mut printer = Printer::new(output);
+    let mut printer = RowPrinter::new(output);
     let mut rows = read()?;
     if !output.watch {
         return unless_unread(printer.print_all(&rows, &mut io::stdout()));
@@ -74,8 +74,8 @@ pub fn show<R: Row>(output: &Output, mut read: impl FnMut() -> Result<Vec<R>>) -
 }
 
 /// Prints rows once.
-pub fn print<R: Row>(rows: &[R], format: Format) -> Result<()> {
-    let mut printer = Printer::new(&Output { format, ..Output::default() });
+pub fn print<R: Row>(rows: &[R], format: OutputFormat) -> Result<()> {
+    let mut printer = RowPrinter::new(&Output { format, ..Output::default() });
     unless_unread(printer.print_all(rows, &mut io::stdout()))
 }
 
@@ -103,16 +103,16 @@ pub(crate) fn unless_unread(printed: Result<()>) -> Result<()> {
 }
 
 /// Prints a document as JSON or YAML.
-pub(crate) fn print_document<T: Serialize>(document: &T, format: Format) -> Result<()> {
+pub(crate) fn print_document<T: Serialize>(document: &T, format: OutputFormat) -> Result<()> {
     let text = match format {
-        Format::Yaml => serde_norway::to_string(document)?,
+        OutputFormat::Yaml => serde_norway::to_string(document)?,
         _ => serde_json::to_string_pretty(document)? + "\n",
     };
     write(&text)
 }
 
-struct Printer {
-    format: Format,
+struct RowPrinter {
+    format: OutputFormat,
     headers: bool,
     /// Widths of the columns at first.
     widths: Vec<usize>,
@@ -120,7 +120,7 @@ struct Printer {
     printed: HashMap<String, String>,
 }
 
-impl Printer {
+impl RowPrinter {
     fn new(output: &Output) -> Self {
         let headers = !output.no_headers;
         Self { format: output.format, headers, widths: Vec::new(), printed: HashMap::new() }
@@ -128,15 +128,15 @@ impl Printer {
 
     fn print_all<R: Row>(&mut self, rows: &[R], to: &mut impl Write) -> Result<()> {
         match self.format {
-            Format::Json => {
+            OutputFormat::Json => {
                 serde_json::to_writer_pretty(&mut *to, rows)?;
                 writeln!(to)?;
             }
-            Format::Yaml => to.write_all(serde_norway::to_string(rows)?.as_bytes())?,
-            Format::Name => {
+            OutputFormat::Yaml => to.write_all(serde_norway::to_string(rows)?.as_bytes())?,
+            OutputFormat::Name => {
                 rows.iter().try_for_each(|row| writeln!(to, "{}", printable(&row.name())))?;
             }
-            Format::Table | Format::Wide => {
+            OutputFormat::Table | OutputFormat::Wide => {
                 if rows.is_empty() {
                     eprintln!("No {} found.", R::PLURAL);
                     return Ok(());
@@ -156,10 +156,10 @@ impl Printer {
         for row in rows {
             let cells = self.cells(row);
             let text = match self.format {
-                Format::Json => serde_json::to_string_pretty(row)? + "\n",
-                Format::Yaml => format!("---\n{}", serde_norway::to_string(row)?),
-                Format::Name => printable(&row.name()) + "\n",
-                Format::Table | Format::Wide => cells.join("\t"),
+                OutputFormat::Json => serde_json::to_string_pretty(row)? + "\n",
+                OutputFormat::Yaml => format!("---\n{}", serde_norway::to_string(row)?),
+                OutputFormat::Name => printable(&row.name()) + "\n",
+                OutputFormat::Table | OutputFormat::Wide => cells.join("\t"),
             };
             let name = row.name();
             if self.printed.get(&name) != Some(&text) {
@@ -168,7 +168,7 @@ impl Printer {
             printed.insert(name, text);
         }
         self.printed = printed;
-        if matches!(self.format, Format::Table | Format::Wide) {
+        if matches!(self.format, OutputFormat::Table | OutputFormat::Wide) {
             let cells: Vec<Vec<String>> = changed.into_iter().map(|(cells, _)| cells).collect();
             return Ok(if cells.is_empty() { String::new() } else { self.table::<R>(&cells) });
         }
@@ -181,7 +181,7 @@ impl Printer {
     }
 
     fn columns<R: Row>(&self) -> usize {
-        if self.format == Format::Wide { R::HEADERS.len() } else { R::NARROW }
+        if self.format == OutputFormat::Wide { R::HEADERS.len() } else { R::NARROW }
     }
 
     fn table<R: Row>(&mut self, rows: &[Vec<String>]) -> String {
@@ -266,11 +266,11 @@ mod tests {
     const A: Port = Port { name: "a", number: 80 };
     const LONGER: Port = Port { name: "longer", number: 8080 };
 
-    fn printer(format: Format, no_headers: bool) -> Printer {
-        Printer::new(&Output { format, no_headers, watch: true })
+    fn printer(format: OutputFormat, no_headers: bool) -> RowPrinter {
+        RowPrinter::new(&Output { format, no_headers, watch: true })
     }
 
-    fn printed(format: Format, no_headers: bool) -> String {
+    fn printed(format: OutputFormat, no_headers: bool) -> String {
         let mut text = Vec::new();
         printer(format, no_headers).print_all(&[A, LONGER], &mut text).unwrap();
         String::from_utf8(text).unwrap()
@@ -278,16 +278,16 @@ mod tests {
 
     #[test]
     fn columns_line_up_and_wide_shows_more() {
-        let wide = printed(Format::Wide, false);
+        let wide = printed(OutputFormat::Wide, false);
         assert_eq!(wide, "NAME     PORT\na        80\nlonger   8080\n");
-        assert_eq!(printed(Format::Table, false), "NAME\na\nlonger\n");
-        assert_eq!(printed(Format::Wide, true), "a        80\nlonger   8080\n");
+        assert_eq!(printed(OutputFormat::Table, false), "NAME\na\nlonger\n");
+        assert_eq!(printed(OutputFormat::Wide, true), "a        80\nlonger   8080\n");
     }
 
     #[test]
     fn what_others_wrote_does_not_control_the_terminal() {
         let evil = Port { name: "a\u{1b}[2J\rb\u{9b}1m", number: 80 };
-        for format in [Format::Table, Format::Name] {
+        for format in [OutputFormat::Table, OutputFormat::Name] {
             let mut text = Vec::new();
             printer(format, true).print_all(std::slice::from_ref(&evil), &mut text).unwrap();
             let text = String::from_utf8(text).unwrap();
@@ -303,15 +303,16 @@ mod tests {
 
     #[test]
     fn machines_get_everything() {
-        assert_eq!(printed(Format::Name, false), "a\nlonger\n");
-        let json: serde_json::Value = serde_json::from_str(&printed(Format::Json, false)).unwrap();
+        assert_eq!(printed(OutputFormat::Name, false), "a\nlonger\n");
+        let json: serde_json::Value =
+            serde_json::from_str(&printed(OutputFormat::Json, false)).unwrap();
         assert_eq!(json[1]["number"], 8080);
-        assert!(printed(Format::Yaml, false).contains("- name: longer\n  number: 8080\n"));
+        assert!(printed(OutputFormat::Yaml, false).contains("- name: longer\n  number: 8080\n"));
     }
 
     #[test]
     fn what_is_watched_is_printed_again_when_it_changes() {
-        let mut wide = printer(Format::Wide, false);
+        let mut wide = printer(OutputFormat::Wide, false);
         assert_eq!(wide.changed(&[LONGER]).unwrap(), "NAME     PORT\nlonger   8080\n");
         assert_eq!(wide.changed(&[LONGER]).unwrap(), "");
         assert_eq!(wide.changed(&[A, LONGER]).unwrap(), "a        80\n", "columns stay");
@@ -320,10 +321,10 @@ mod tests {
         assert_eq!(wide.changed(&[LONGER]).unwrap(), "");
         assert_eq!(wide.changed(&[changed.clone(), LONGER]).unwrap(), "a        81\n", "is back");
         // The changed column is not visible.
-        let mut narrow = printer(Format::Table, true);
+        let mut narrow = printer(OutputFormat::Table, true);
         assert_eq!(narrow.changed(&[A]).unwrap(), "a\n");
         assert_eq!(narrow.changed(std::slice::from_ref(&changed)).unwrap(), "");
-        let mut json = printer(Format::Json, false);
+        let mut json = printer(OutputFormat::Json, false);
         json.changed(&[A]).unwrap();
         let text = json.changed(&[changed]).unwrap();
         assert_eq!(serde_json::from_str::<serde_json::Value>(&text).unwrap()["number"], 81);

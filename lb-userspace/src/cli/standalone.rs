@@ -8,7 +8,7 @@ use clap::{Arg, Args, Subcommand};
 use futures::AsyncWriteExt;
 use futures::io::AllowStdIo;
 use kube::config::{KubeConfigOptions, Kubeconfig};
-use lb_agent::Origin;
+use lb_agent::ObjectSource;
 use lb_api::http::{ApiLimits, CLIENT_DAYS, CertificateAuthority, ClientIdentity, ClientRole};
 use lb_api::kinds::AllocationRanges;
 use lb_api::server::{ApiServerOptions, EmbeddedApiServer};
@@ -24,8 +24,8 @@ use super::agent::{agent_options, confined_runtime, runtime};
 use super::ingress_child::{ChildOptions, IngressChild};
 use super::log::Level;
 use crate::config::{
-    self as configuration, Common, Configuration, Effective, IngressSettings, Setting, Source,
-    StandaloneSettings,
+    self as configuration, Common, Configuration, Effective, EffectiveSetting, IngressSettings,
+    SettingSource, StandaloneSettings,
 };
 
 /// In certificates and Events.
@@ -125,9 +125,9 @@ pub(crate) fn child_arguments(effective: &Effective) -> Vec<String> {
     // The other one that it shares with the agent, the node's name, is the parent's concern.
     names.push("metrics-max-objects");
     let given = effective.settings.iter().filter(|setting| {
-        setting.source != Source::Default && names.contains(&setting.name.as_str())
+        setting.source != SettingSource::Default && names.contains(&setting.name.as_str())
     });
-    given.flat_map(Setting::arguments).collect()
+    given.flat_map(EffectiveSetting::arguments).collect()
 }
 
 /// `child`: arguments of the Ingress proxy.
@@ -304,7 +304,7 @@ fn run(configuration: Configuration, child: Vec<String>, level: Level) -> Result
             return Ok(());
         }
         // The agent uses this API like a cluster's.
-        let mut options = agent_options(configuration, Origin::Cluster(access), privileges)?;
+        let mut options = agent_options(configuration, ObjectSource::Cluster(access), privileges)?;
         options.assignment = Some(assignment);
         lb_agent::run(options).await
     })

@@ -35,15 +35,15 @@ pub struct TraceOptions {
 
     /// Transport protocol, or the protocol of a request for a link-layer address
     #[arg(value_enum, ignore_case = true, required_unless_present = "pcap")]
-    protocol: Option<Protocol>,
+    protocol: Option<TraceProtocol>,
 
     /// Source ADDRESS:PORT; IPv6 as [ADDRESS]:PORT. For arp and ndp, the ADDRESS of the sender
     #[arg(value_name = "SOURCE", required_unless_present = "pcap")]
-    source: Option<End>,
+    source: Option<TraceEnd>,
 
     /// Destination ADDRESS:PORT; IPv6 as [ADDRESS]:PORT. For arp and ndp, the ADDRESS that is asked for
     #[arg(value_name = "DESTINATION", required_unless_present = "pcap")]
-    destination: Option<End>,
+    destination: Option<TraceEnd>,
 
     /// TCP flags, such as syn or syn,ack [default: syn for direction in, syn,ack for out]
     #[arg(long, value_parser = parse_tcp_flags, conflicts_with = "pcap")]
@@ -66,7 +66,7 @@ pub struct TraceOptions {
 
     /// Output format
     #[arg(long, short, value_enum, default_value_t)]
-    output: Format,
+    output: TraceFormat,
 }
 
 const EXAMPLES: &str = "\
@@ -97,7 +97,7 @@ enum Direction {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Protocol {
+enum TraceProtocol {
     Tcp,
     Udp,
     Sctp,
@@ -109,12 +109,12 @@ enum Protocol {
 
 /// An address, with a port where the protocol has ports.
 #[derive(Clone, Copy, Debug)]
-struct End {
+struct TraceEnd {
     address: IpAddr,
     port: Option<u16>,
 }
 
-impl FromStr for End {
+impl FromStr for TraceEnd {
     type Err = AddrParseError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
@@ -129,7 +129,7 @@ impl FromStr for End {
     }
 }
 
-impl End {
+impl TraceEnd {
     fn with_port(self) -> Result<SocketAddr> {
         let port = self.port.with_context(|| {
             let shown = if self.address.is_ipv4() { "" } else { ", as [ADDRESS]:PORT" };
@@ -140,7 +140,7 @@ impl End {
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-enum Format {
+enum TraceFormat {
     #[default]
     Text,
     /// One JSON object for each packet
@@ -165,11 +165,11 @@ pub fn trace(options: &TraceOptions, pin_path: &Path) -> Result<()> {
         }
         warn_of_lost_reply(&mut trace, &attached);
         let text = match options.output {
-            Format::Text if packets.len() > 1 => {
+            TraceFormat::Text if packets.len() > 1 => {
                 format!("packet {}\n{}\n", number + 1, text(&trace))
             }
-            Format::Text => text(&trace),
-            Format::Json => serde_json::to_string_pretty(&trace)? + "\n",
+            TraceFormat::Text => text(&trace),
+            TraceFormat::Json => serde_json::to_string_pretty(&trace)? + "\n",
         };
         match output.write_all(text.as_bytes()) {
             // The reader has closed the pipe.
@@ -213,11 +213,11 @@ fn packets(options: &TraceOptions) -> Result<Vec<Captured>> {
         bail!("give a packet as PROTOCOL SOURCE DESTINATION, or use --pcap FILE");
     };
     let number = match protocol {
-        Protocol::Tcp => protocol::TCP,
-        Protocol::Udp => protocol::UDP,
-        Protocol::Sctp => protocol::SCTP,
-        Protocol::Arp | Protocol::Ndp => {
-            let is_arp = protocol == Protocol::Arp;
+        TraceProtocol::Tcp => protocol::TCP,
+        TraceProtocol::Udp => protocol::UDP,
+        TraceProtocol::Sctp => protocol::SCTP,
+        TraceProtocol::Arp | TraceProtocol::Ndp => {
+            let is_arp = protocol == TraceProtocol::Arp;
             let bytes = request(is_arp, source.address, destination.address)?;
             return Ok(vec![Captured::made(bytes)]);
         }

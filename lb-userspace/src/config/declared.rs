@@ -21,7 +21,7 @@ use tracing_subscriber::EnvFilter;
 
 use super::ingress::IngressSettings;
 use super::load_balancer::{AnnouncementSettings, ControllerSettings, LoadBalancerSettings};
-use super::values::{Address, TaintKey, address, seconds, taint_key};
+use super::values::{ListenAddress, TaintKey, address, seconds, taint_key};
 
 /// All settings, with the values in effect.
 #[derive(Clone, Debug, Args)]
@@ -153,12 +153,12 @@ pub struct AgentSettings {
     /// Other nodes that have the tunnel key read the history of slots (slot-history) here.
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "[::]:10256")]
     #[arg(value_parser = address)]
-    pub healthz_bind_address: Address,
+    pub healthz_bind_address: ListenAddress,
 
     /// Listen address for /metrics, or `off`
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:10249")]
     #[arg(value_parser = address)]
-    pub metrics_bind_address: Address,
+    pub metrics_bind_address: ListenAddress,
 
     /// Maximum number of service ports, of endpoints, and of Ingresses that have traffic metrics of their own
     /// [default: 2000, of Ingresses 10000]

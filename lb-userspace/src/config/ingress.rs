@@ -8,7 +8,7 @@ use ipnet::IpNet;
 use lb_ingress::access_log::AccessLogFormat;
 use lb_rules::model::ServiceName;
 
-use super::values::{Address, address, namespaced_name, seconds};
+use super::values::{ListenAddress, address, namespaced_name, seconds};
 
 /// Settings of the Ingress proxy.
 #[derive(Clone, Debug, Args)]
@@ -41,12 +41,12 @@ pub struct IngressSettings {
     /// Listen address for the Ingress proxy's health checks /healthz, /livez and /readyz, or `off`
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "[::]:10254")]
     #[arg(value_parser = address)]
-    pub ingress_healthz_bind_address: Address,
+    pub ingress_healthz_bind_address: ListenAddress,
 
     /// Listen address for the Ingress proxy's /metrics, or `off`
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:10253")]
     #[arg(value_parser = address)]
-    pub ingress_metrics_bind_address: Address,
+    pub ingress_metrics_bind_address: ListenAddress,
 
     /// Name in `spec.controller` of the IngressClasses to serve
     #[arg(long, value_name = "NAME", default_value = "millrace.io/ingress-controller")]

@@ -9,7 +9,7 @@ use lb_rules::ipam::{self, CLASS, Range};
 use lb_rules::kinds::METALLB_NAMESPACE;
 use lb_rules::model::ServiceName;
 
-use super::values::{Address, address, milliseconds, namespaced_name, seconds};
+use super::values::{ListenAddress, address, milliseconds, namespaced_name, seconds};
 
 /// Settings of pools of addresses and of their assignment.
 #[derive(Clone, Debug, Args)]
@@ -105,18 +105,18 @@ pub struct ControllerSettings {
     /// Listen address for the controller's health checks /healthz, /livez and /readyz, or `off`
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "[::]:10252")]
     #[arg(value_parser = address)]
-    pub controller_healthz_bind_address: Address,
+    pub controller_healthz_bind_address: ListenAddress,
 
     /// Listen address for the controller's /metrics, or `off`
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:10251")]
     #[arg(value_parser = address)]
-    pub controller_metrics_bind_address: Address,
+    pub controller_metrics_bind_address: ListenAddress,
 }
 
 impl LoadBalancerSettings {
     /// The part that decides which Services get addresses.
-    pub fn assignment(&self) -> ipam::Settings {
-        ipam::Settings {
+    pub fn assignment(&self) -> ipam::IpamSettings {
+        ipam::IpamSettings {
             classes: self.load_balancer_classes.clone(),
             needs_class: self.require_load_balancer_class,
             is_alone: false,

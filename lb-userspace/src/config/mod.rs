@@ -24,7 +24,7 @@ pub use declared::{
     AgentSettings, Common, Configuration, LogFormat, OriginSettings, StandaloneSettings,
 };
 pub use ingress::IngressSettings;
-pub use layers::{Effective, Setting, Source, resolve};
+pub use layers::{Effective, EffectiveSetting, SettingSource, resolve};
 pub use load_balancer::{ControllerSettings, LoadBalancerSettings};
 pub use problem::{Problem, Problems};
 

@@ -9,12 +9,12 @@ use lb_rules::model::ServiceName;
 
 /// Listen address; none if it is off.
 #[derive(Clone, Copy, Debug)]
-pub struct Address(pub Option<SocketAddr>);
+pub struct ListenAddress(pub Option<SocketAddr>);
 
-pub fn address(text: &str) -> Result<Address, String> {
+pub fn address(text: &str) -> Result<ListenAddress, String> {
     match text {
-        "off" | "" => Ok(Address(None)),
-        _ => text.parse().map(|address| Address(Some(address))).map_err(|_| {
+        "off" | "" => Ok(ListenAddress(None)),
+        _ => text.parse().map(|address| ListenAddress(Some(address))).map_err(|_| {
             "neither an address and port, such as 127.0.0.1:10249, nor `off`".to_owned()
         }),
     }

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use lb_controller::{AssigningSource, AssignmentMetrics};
-use lb_rules::ipam::{Range, Settings};
+use lb_rules::ipam::{IpamSettings, Range};
 use lb_rules::model::{Kind, Object};
 use lb_source::{Event, Manifests, Source};
 use tokio::sync::mpsc;
@@ -43,7 +43,7 @@ impl Reported {
         let ranges: Vec<Range> = ranges.iter().map(|text| Range::parse(text).unwrap()).collect();
         let source = AssigningSource::new(
             manifests.unwrap(),
-            Settings::default(),
+            IpamSettings::default(),
             &ranges,
             &directory.join("state"),
             AssignmentMetrics::default(),

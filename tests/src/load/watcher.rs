@@ -20,7 +20,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The result of one request over its own connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum RequestResult {
     /// A response from the [`Host::tcp_echo`] of this name.
     From(String),
     /// The connection was refused.
@@ -35,25 +35,25 @@ pub enum Outcome {
 #[must_use = "it stops when dropped"]
 pub struct Watcher {
     frontend: String,
-    shared: Arc<Shared>,
+    shared: Arc<WatcherState>,
     thread: Option<JoinHandle<()>>,
 }
 
 #[derive(Default)]
-struct Shared {
+struct WatcherState {
     stop: AtomicBool,
-    seen: Mutex<Seen>,
+    seen: Mutex<RequestResults>,
 }
 
 /// The results in order, each with its number of repetitions.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Seen(pub Vec<(Outcome, usize)>);
+pub struct RequestResults(pub Vec<(RequestResult, usize)>);
 
 impl Watcher {
     /// Starts with a frontend such as `203.0.113.10:80`.
     pub fn start(client: &Host, frontend: &str) -> Result<Self> {
         let address: SocketAddr = frontend.parse().with_context(|| frontend.to_owned())?;
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(WatcherState::default());
         let thread = thread::spawn({
             let (client, shared) = (client.clone(), shared.clone());
             move || {
@@ -74,7 +74,7 @@ impl Watcher {
     }
 
     /// All results so far.
-    pub fn seen(&self) -> Seen {
+    pub fn seen(&self) -> RequestResults {
         self.shared.seen().clone()
     }
 
@@ -86,14 +86,14 @@ impl Watcher {
     }
 
     /// Waits until the last result is this one.
-    pub fn wait_for(&self, outcome: &Outcome) -> Result<()> {
+    pub fn wait_for(&self, outcome: &RequestResult) -> Result<()> {
         let what = format!("the result of {} is {outcome:?}", self.frontend);
         wait_until(&what, SOON, || self.seen().last() == Some(outcome))
             .with_context(|| self.seen().to_string())
     }
 
     /// Stops; returns all results.
-    pub fn stop(mut self) -> Seen {
+    pub fn stop(mut self) -> RequestResults {
         self.join();
         self.seen()
     }
@@ -110,15 +110,15 @@ impl Drop for Watcher {
     }
 }
 
-impl Shared {
-    fn seen(&self) -> MutexGuard<'_, Seen> {
+impl WatcherState {
+    fn seen(&self) -> MutexGuard<'_, RequestResults> {
         // Results stay valid after a panic.
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Seen {
-    fn note(&mut self, outcome: Outcome) {
+impl RequestResults {
+    fn note(&mut self, outcome: RequestResult) {
         match self.0.last_mut() {
             Some((last, times)) if *last == outcome => *times += 1,
             _ => self.0.push((outcome, 1)),
@@ -131,47 +131,50 @@ impl Seen {
 
     /// Number of responses from this server.
     pub fn count_of(&self, name: &str) -> usize {
-        let from = |outcome: &Outcome| matches!(outcome, Outcome::From(from) if from == name);
+        let from =
+            |outcome: &RequestResult| matches!(outcome, RequestResult::From(from) if from == name);
         self.0.iter().filter(|(outcome, _)| from(outcome)).map(|(_, times)| times).sum()
     }
 
-    pub fn last(&self) -> Option<&Outcome> {
+    pub fn last(&self) -> Option<&RequestResult> {
         self.0.last().map(|(outcome, _)| outcome)
     }
 
     /// The results without repetitions.
-    pub fn turns(&self) -> Vec<&Outcome> {
+    pub fn turns(&self) -> Vec<&RequestResult> {
         self.0.iter().map(|(outcome, _)| outcome).collect()
     }
 
     /// Results other than responses from these servers.
-    pub fn others(&self, allowed: &[&str]) -> Vec<&(Outcome, usize)> {
-        let is_allowed = |outcome: &Outcome| matches!(outcome, Outcome::From(name) if allowed.contains(&&**name));
+    pub fn others(&self, allowed: &[&str]) -> Vec<&(RequestResult, usize)> {
+        let is_allowed = |outcome: &RequestResult| matches!(outcome, RequestResult::From(name) if allowed.contains(&&**name));
         self.0.iter().filter(|(outcome, _)| !is_allowed(outcome)).collect()
     }
 }
 
-impl fmt::Display for Seen {
+impl fmt::Display for RequestResults {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.iter().try_for_each(|(outcome, times)| writeln!(f, "{times} × {outcome:?}"))
     }
 }
 
-impl Outcome {
+impl RequestResult {
     pub fn from(name: &str) -> Self {
         Self::From(name.to_owned())
     }
 }
 
-fn ask(frontend: SocketAddr) -> Outcome {
+fn ask(frontend: SocketAddr) -> RequestResult {
     let stream = match TcpStream::connect_timeout(&frontend, PATIENCE) {
         Ok(stream) => stream,
-        Err(error) if error.kind() == ErrorKind::ConnectionRefused => return Outcome::Refused,
-        Err(_) => return Outcome::NoConnection,
+        Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
+            return RequestResult::Refused;
+        }
+        Err(_) => return RequestResult::NoConnection,
     };
     match ask_over(&stream) {
-        Ok(name) if !name.is_empty() => Outcome::From(name),
-        Ok(_) | Err(_) => Outcome::Broken,
+        Ok(name) if !name.is_empty() => RequestResult::From(name),
+        Ok(_) | Err(_) => RequestResult::Broken,
     }
 }
 

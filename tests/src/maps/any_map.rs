@@ -12,7 +12,7 @@ use nix::libc::c_long;
 
 /// The kind of a map.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum MapKind {
     /// A hash map.
     Keyed,
     /// An array.
@@ -22,7 +22,7 @@ enum Kind {
 /// An open map.
 pub struct AnyMap {
     data: MapData,
-    kind: Kind,
+    kind: MapKind,
     key_size: usize,
     /// Size of a value; for per-CPU maps the sum over all CPUs.
     value_size: usize,
@@ -38,11 +38,11 @@ impl AnyMap {
         let info = data.info()?;
         let size = info.value_size() as usize;
         let (kind, value_size) = match info.map_type()? {
-            MapType::Hash | MapType::LruHash | MapType::LpmTrie => (Kind::Keyed, size),
-            MapType::Array => (Kind::Indexed, size),
+            MapType::Hash | MapType::LruHash | MapType::LpmTrie => (MapKind::Keyed, size),
+            MapType::Array => (MapKind::Indexed, size),
             MapType::PerCpuArray => {
                 let processors = nr_cpus().map_err(|(_, error)| error)?;
-                (Kind::Indexed, size.next_multiple_of(8) * processors)
+                (MapKind::Indexed, size.next_multiple_of(8) * processors)
             }
             other => {
                 bail!("{} is a map of a kind that is not known here: {other:?}", path.display())
@@ -55,13 +55,13 @@ impl AnyMap {
     /// Restores the initial state.
     pub fn clear(&self) -> Result<()> {
         match self.kind {
-            Kind::Keyed => {
+            MapKind::Keyed => {
                 while let Some(key) = self.next_key(None)? {
                     self.remove(&key)?;
                 }
                 Ok(())
             }
-            Kind::Indexed => (0..self.entries).try_for_each(|index| self.clear_entry(index)),
+            MapKind::Indexed => (0..self.entries).try_for_each(|index| self.clear_entry(index)),
         }
     }
 
@@ -73,7 +73,7 @@ impl AnyMap {
     /// All entries; of an array those that are not zero.
     pub fn contents(&self) -> Result<Vec<Entry>> {
         let mut found = self.entries()?;
-        if self.kind == Kind::Indexed {
+        if self.kind == MapKind::Indexed {
             found.retain(|(_, value)| value.iter().any(|&byte| byte != 0));
         }
         found.sort();
@@ -128,7 +128,7 @@ impl AnyMap {
     /// command reads or writes.
     fn call(&self, command: c_long, key: Option<&[u8]>, other: *mut u8) -> Result<bool> {
         assert!(key.is_none_or(|key| key.len() == self.key_size), "a key of the map's size");
-        let attributes = Attributes {
+        let attributes = MapEntryAttributes {
             map: self.data.fd().as_fd().as_raw_fd() as u32,
             reserved: 0,
             key: key.map_or(0, |key| key.as_ptr() as u64),
@@ -147,7 +147,7 @@ impl AnyMap {
 
 /// The part of `union bpf_attr` for commands on a map's entries.
 #[repr(C)]
-struct Attributes {
+struct MapEntryAttributes {
     map: u32,
     reserved: u32,
     key: u64,

@@ -77,7 +77,7 @@ impl std::fmt::Display for Mac {
 
 /// Source and destination of an IP packet: always of one family.
 #[derive(Clone, Copy, Debug)]
-pub enum Addresses {
+pub enum PacketAddresses {
     V4([u8; 4], [u8; 4]),
     V6([u8; 16], [u8; 16]),
 }

@@ -17,7 +17,7 @@ pub const SMALL_MAPS: [&str; 6] =
 
 /// Where an agent reads its objects.
 #[derive(Clone, Copy)]
-pub enum Source<'a> {
+pub enum AgentSource<'a> {
     Manifests(&'a Path),
     /// The cluster of this kubeconfig.
     Cluster(&'a Path),
@@ -38,7 +38,8 @@ impl Agent {
         device: &str,
         more: &[&str],
     ) -> Result<Self> {
-        let mut agent = Self::launch(node, pin_path, Source::Manifests(manifests), device, more)?;
+        let mut agent =
+            Self::launch(node, pin_path, AgentSource::Manifests(manifests), device, more)?;
         agent.process.wait_for_output("ready service_ports=", SOON)?;
         Ok(agent)
     }
@@ -47,14 +48,14 @@ impl Agent {
     pub fn launch(
         node: &Host,
         pin_path: &Path,
-        source: Source<'_>,
+        source: AgentSource<'_>,
         device: &str,
         more: &[&str],
     ) -> Result<Self> {
         let mut command = node.command(program()?);
         let (option, path) = match source {
-            Source::Manifests(path) => ("--manifests", path),
-            Source::Cluster(path) => ("--kubeconfig", path),
+            AgentSource::Manifests(path) => ("--manifests", path),
+            AgentSource::Cluster(path) => ("--kubeconfig", path),
         };
         command
             .args(["agent", "--device", device, option])

@@ -21,7 +21,7 @@ use nix::sched::{CloneFlags, setns};
 use serde_json::{Value, json};
 
 use crate::manifests::{self, Service};
-use crate::programs::agent::{Agent, Source, program};
+use crate::programs::agent::{Agent, AgentSource, program};
 use crate::programs::api_server::ApiServer;
 use crate::worlds::topology::{Echo, Host, SOON, Topology, wait_until};
 
@@ -148,8 +148,8 @@ impl Announcers {
         let pins = self.topology.warm_pins(&name);
         let manifests = self.topology.manifests();
         let source = match &self.kubeconfig {
-            Some(kubeconfig) => Source::Cluster(kubeconfig),
-            None => Source::Manifests(&manifests),
+            Some(kubeconfig) => AgentSource::Cluster(kubeconfig),
+            None => AgentSource::Manifests(&manifests),
         };
         let agent = Agent::launch(&self.nodes[node], &pins, source, DEVICE, &more)?;
         self.agents[node] = Some(agent);
@@ -357,12 +357,12 @@ impl Announcers {
     }
 
     /// A connection of the client, and the server that it reached.
-    pub fn connect(&self, address: &str) -> Result<Connection> {
-        self.client.enter(|| Connection::open(address, SOON))
+    pub fn connect(&self, address: &str) -> Result<OpenConnection> {
+        self.client.enter(|| OpenConnection::open(address, SOON))
     }
 
-    pub fn connect_within(&self, address: &str, limit: Duration) -> Result<Connection> {
-        self.client.enter(|| Connection::open(address, limit))
+    pub fn connect_within(&self, address: &str, limit: Duration) -> Result<OpenConnection> {
+        self.client.enter(|| OpenConnection::open(address, limit))
     }
 
     /// Floods the link with datagrams to the port of heartbeats, which have no valid seal. Returns
@@ -389,11 +389,11 @@ impl Announcers {
         self.topology.directory()
     }
 
-    /// Opens connections to an address, one after the other, until [`Stream::end`].
+    /// Opens connections to an address, one after the other, until [`ConnectionStream::end`].
     /// Each must succeed within the limit. After a failure the next ones get a quarter of it, so
     /// that the end of a gap is seen soon.
-    pub fn stream(&self, address: &str, limit: Duration) -> Stream {
-        Stream::start(&self.client, address, limit)
+    pub fn stream(&self, address: &str, limit: Duration) -> ConnectionStream {
+        ConnectionStream::start(&self.client, address, limit)
     }
 }
 
@@ -417,12 +417,12 @@ fn socket_address(address: &str) -> Result<SocketAddr> {
 }
 
 /// An open connection.
-pub struct Connection {
+pub struct OpenConnection {
     stream: BufReader<TcpStream>,
     pub server: String,
 }
 
-impl Connection {
+impl OpenConnection {
     pub fn open(address: &str, limit: Duration) -> Result<Self> {
         let stream = TcpStream::connect_timeout(&socket_address(address)?, limit)?;
         stream.set_read_timeout(Some(limit))?;
@@ -446,21 +446,21 @@ impl Connection {
 pub const IMPATIENT: Duration = Duration::from_millis(200);
 
 /// A client that opens a connection every few milliseconds.
-pub struct Stream {
+pub struct ConnectionStream {
     stop: Arc<AtomicBool>,
-    thread: Option<JoinHandle<Result<Outcome>>>,
+    thread: Option<JoinHandle<Result<StreamOutcome>>>,
 }
 
 /// What a stream of connections met.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Outcome {
+pub struct StreamOutcome {
     pub succeeded: usize,
     pub failed: usize,
     /// The longest time between two that succeeded.
     pub longest_gap: Duration,
 }
 
-impl Stream {
+impl ConnectionStream {
     /// See [`Announcers::stream`].
     pub fn start(client: &Host, address: &str, limit: Duration) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
@@ -468,11 +468,11 @@ impl Stream {
         let address = address.to_owned();
         let thread = thread::spawn(move || {
             setns(std::fs::File::open(namespace)?, CloneFlags::CLONE_NEWNET)?;
-            let mut outcome = Outcome::default();
+            let mut outcome = StreamOutcome::default();
             let mut last = Instant::now();
             let mut patience = limit;
             while !stopped.load(Ordering::Relaxed) {
-                match Connection::open(&address, patience) {
+                match OpenConnection::open(&address, patience) {
                     Ok(_) => {
                         outcome.succeeded += 1;
                         outcome.longest_gap = outcome.longest_gap.max(last.elapsed());
@@ -492,7 +492,7 @@ impl Stream {
         Self { stop, thread: Some(thread) }
     }
 
-    pub fn end(mut self) -> Result<Outcome> {
+    pub fn end(mut self) -> Result<StreamOutcome> {
         self.stop.store(true, Ordering::Relaxed);
         let thread = self.thread.take().context("it runs once")?;
         thread.join().map_err(|_| anyhow::anyhow!("the stream of connections panicked"))?

@@ -8,7 +8,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::programs::agent::{Agent, Source, program};
+use crate::programs::agent::{Agent, AgentSource, program};
 use crate::worlds::topology::{Certificate, Host, Process, SOON, Topology, wait_until};
 
 pub const CLIENT: &str = "192.0.2.2";
@@ -188,7 +188,7 @@ users: [{{name: nobody, user: {{}}}}]
 "
         );
         std::fs::write(&kubeconfig, text)?;
-        Agent::launch(&self.node, &self.pin_path(), Source::Cluster(&kubeconfig), DEVICE, &[])
+        Agent::launch(&self.node, &self.pin_path(), AgentSource::Cluster(&kubeconfig), DEVICE, &[])
     }
 
     /// Makes the next agent load its programs, like one of another build.

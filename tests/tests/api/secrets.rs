@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
-use tests::programs::agent::{Agent, Source, program};
+use tests::programs::agent::{Agent, AgentSource, program};
 use tests::programs::api_server::ApiServer;
 use tests::worlds::one_node::{DEVICE, OneNode, has_kubectl};
 
@@ -60,7 +60,7 @@ impl Cluster {
     fn output_with(&self, kubeconfig: &Path) -> Result<Vec<(&'static str, String)>> {
         let network = &self.network;
         let (node, pins) = (&network.node, network.pin_path());
-        let source = Source::Cluster(kubeconfig);
+        let source = AgentSource::Cluster(kubeconfig);
         let mut agent = Agent::launch(node, &pins, source, DEVICE, &TALKATIVE)?;
         agent.wait_for_output("ready service_ports=")?;
         agent.wait_for_output("teleport")?;

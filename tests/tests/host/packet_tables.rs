@@ -6,8 +6,8 @@ use lb_common::datapath::{Answer, Answers};
 use lb_common::layout::{Reason, Ticks};
 use proptest::prelude::*;
 use tests::packets::datapath::cases::{self, Ends, V4, V6};
-use tests::packets::datapath::{Conversation, Fate, Hook, Outcome, ends};
-use tests::packets::scenario::{self, Event, Sent};
+use tests::packets::datapath::{Conversation, Fate, Hook, PacketOutcome, ends};
+use tests::packets::scenario::{self, ScenarioEvent, Sent};
 use tests::packets::{Packet, dissect, explain_difference, tcp};
 
 fn run(case: fn(&mut Conversation, &Ends), ends: &Ends) {
@@ -239,7 +239,7 @@ proptest! {
         let mut conversation = Conversation::on_host();
         for event in &day {
             let processed = event.happen(&mut conversation);
-            if let (Event::Packet(sent), Some(processed)) = (event, processed) {
+            if let (ScenarioEvent::Packet(sent), Some(processed)) = (event, processed) {
                 check(sent, &processed.outcome)?;
             }
         }
@@ -253,7 +253,7 @@ proptest! {
                 continue;
             };
             prop_assert_eq!(one.outcome.fate, other.outcome.fate);
-            let from_ip = |outcome: &Outcome| outcome.bytes.get(14..).map(<[u8]>::to_vec);
+            let from_ip = |outcome: &PacketOutcome| outcome.bytes.get(14..).map(<[u8]>::to_vec);
             let (one, other) = (from_ip(&one.outcome), from_ip(&other.outcome));
             prop_assert!(one == other, "{:02x?}\n{:02x?}", one, other);
         }
@@ -296,7 +296,7 @@ proptest! {
 }
 
 /// Properties of a single packet, whatever came before it.
-fn check(sent: &Sent, outcome: &Outcome) -> Result<(), TestCaseError> {
+fn check(sent: &Sent, outcome: &PacketOutcome) -> Result<(), TestCaseError> {
     let packet: &[u8] = &sent.packet;
     let difference = || explain_difference(packet, &outcome.bytes);
     let is_wrong = |bytes| dissect(bytes).contains("WRONG");

@@ -29,14 +29,14 @@ fn sizes() -> Sizes {
 
 /// Maps whose contents are checked and recorded after every write.
 #[derive(Clone)]
-struct Watched {
+struct WatchedMaps {
     tables: Arc<Mutex<Tables>>,
     /// Whether each of the next writes fails. Writes after those succeed.
     fails: Arc<Mutex<VecDeque<bool>>>,
     seen: Arc<Mutex<Vec<Contents>>>,
 }
 
-impl BacklogTables for Watched {
+impl BacklogTables for WatchedMaps {
     fn execute_step(&mut self, step: &Step) -> Result<()> {
         if lock(&self.fails).pop_front() == Some(true) {
             bail!("injected failure");
@@ -95,8 +95,8 @@ impl Notices for Nowhere {
 
 /// Maps that no packet uses, and one agent at a time that writes them.
 struct Case {
-    agent: Agent<Watched>,
-    watched: Watched,
+    agent: Agent<WatchedMaps>,
+    watched: WatchedMaps,
     /// The objects that the sources would send to an agent that starts now.
     objects: BTreeMap<ObjectRef, Value>,
 }
@@ -105,7 +105,7 @@ impl Case {
     /// On new maps, or on those that an earlier case left.
     fn new(tables: &Arc<Mutex<Tables>>) -> Result<Self> {
         let watched =
-            Watched { tables: tables.clone(), fails: Arc::default(), seen: Arc::default() };
+            WatchedMaps { tables: tables.clone(), fails: Arc::default(), seen: Arc::default() };
         let mut case = Self { agent: agent(&watched)?, watched, objects: BTreeMap::new() };
         case.agent.program_changes(Affected::All);
         Ok(case)
@@ -161,7 +161,7 @@ impl Case {
 }
 
 /// An agent that adopts the existing contents of the maps.
-fn agent(watched: &Watched) -> Result<Agent<Watched>> {
+fn agent(watched: &WatchedMaps) -> Result<Agent<WatchedMaps>> {
     let planner = Planner::adopting(lock(&watched.tables).snapshot()?, sizes().room());
     let health = Arc::new(Health::new(true));
     let outlets = Outlets::new(Arc::new(Nowhere), health, Arc::new(Metrics::new()));

@@ -13,7 +13,7 @@ use tests::packets::CLIENT_MAC;
 use tests::packets::datapath::cases::{self, Ends, V4, V6};
 use tests::packets::datapath::surroundings::{INSIDE, OUTSIDE, neighbour};
 use tests::packets::datapath::{Conversation, FLOWS, Hook, KernelWorld, World};
-use tests::packets::scenario::{self, Event, Sent};
+use tests::packets::scenario::{self, ScenarioEvent, Sent};
 
 fn run(case: fn(&mut Conversation, &Ends), ends: &Ends) {
     case(&mut both(), ends);
@@ -45,7 +45,7 @@ fn live_through(seed: u64) {
     for event in &day {
         conversation.wait_for_streams();
         match event {
-            Event::Packet(sent) if !is_accepted(sent) => {}
+            ScenarioEvent::Packet(sent) if !is_accepted(sent) => {}
             _ => drop(event.happen(&mut conversation)),
         }
     }

@@ -7,9 +7,9 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::Result;
-use tests::load::watcher::{Outcome, Watcher};
+use tests::load::watcher::{RequestResult, Watcher};
 use tests::maps::contents::Contents;
-use tests::programs::agent::{Agent, Source};
+use tests::programs::agent::{Agent, AgentSource};
 use tests::worlds::one_node::{DEVICE, OneNode};
 use tests::worlds::topology::{Echo, LARGE, SOON, name_of_server, wait_until};
 
@@ -106,7 +106,7 @@ fn repeated_kills_break_no_connection_and_leave_nothing_behind() -> Result<()> {
         random =
             random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         replace(&file, &state(random >> 40))?;
-        let source = Source::Manifests(&file);
+        let source = AgentSource::Manifests(&file);
         let agent = Agent::launch(&network.node, &network.pin_path(), source, DEVICE, &[])?;
         let life = Duration::from_millis((random >> 33) % LIFE);
         thread::sleep(life / 2);
@@ -124,7 +124,7 @@ fn repeated_kills_break_no_connection_and_leave_nothing_behind() -> Result<()> {
     let agent = network.agent(&file)?;
     watcher.wait_for_more(20)?;
     let seen = watcher.stop();
-    assert_eq!(seen.others(&["pod-0", "pod-1"]), Vec::<&(Outcome, usize)>::new());
+    assert_eq!(seen.others(&["pod-0", "pod-1"]), Vec::<&(RequestResult, usize)>::new());
     for (connection, server) in connections.iter().zip(&servers) {
         assert_eq!(&name_of_server(connection)?, server);
     }

@@ -74,13 +74,13 @@ fn serve(host: &Host) -> Result<()> {
     Ok(())
 }
 
-struct Connection {
+struct OpenStream {
     stream: TcpStream,
     /// The address of its endpoint.
     address: String,
 }
 
-impl Connection {
+impl OpenStream {
     fn open(client: &Host, service: u32) -> Result<Self> {
         let stream = client.tcp_connect(&format!("{}:80", cluster_ip(service)))?;
         let address = ask(&stream, "first")?;
@@ -105,7 +105,7 @@ fn ask(mut stream: &TcpStream, text: &str) -> Result<String> {
 struct Case {
     network: OneNode,
     file: PathBuf,
-    connections: Vec<Connection>,
+    connections: Vec<OpenStream>,
 }
 
 impl Case {
@@ -124,7 +124,7 @@ impl Case {
         let mut random = 1;
         let connect = |_| {
             random = lb_common::hash::mix(random);
-            Connection::open(&network.client, lb_common::hash::scale(random as u32, SERVICES))
+            OpenStream::open(&network.client, lb_common::hash::scale(random as u32, SERVICES))
         };
         let connections = (0..CONNECTIONS).map(connect).collect::<Result<_>>()?;
         Ok((Self { network, file, connections }, agent))

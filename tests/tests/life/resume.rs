@@ -5,7 +5,7 @@ use std::fs;
 
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
-use tests::programs::agent::{Agent, Source};
+use tests::programs::agent::{Agent, AgentSource};
 use tests::programs::api_server::ApiServer;
 use tests::worlds::one_node::{DEVICE, OneNode};
 use tests::worlds::topology::{SOON, wait_until};
@@ -37,7 +37,7 @@ fn a_restarted_agent_of_a_cluster_serves_what_changed_while_it_was_away() -> Res
     let state = network.topology.directory().join("state");
     let flags = ["--state-directory", state.to_str().context("UTF-8")?];
     let start = || -> Result<Agent> {
-        let source = Source::Cluster(server.kubeconfig());
+        let source = AgentSource::Cluster(server.kubeconfig());
         let pins = network.pin_path();
         let mut agent = Agent::launch(&network.node, &pins, source, DEVICE, &flags)?;
         agent.wait_for_output("ready service_ports=")?;

@@ -9,10 +9,10 @@ use anyhow::{Context, Result};
 use aya::maps::{Array, Map, MapData};
 use lb_common::layout::{Identity, SCHEMA, map};
 use lb_kernel::Plain;
-use tests::load::watcher::{Outcome, Watcher};
+use tests::load::watcher::{RequestResult, Watcher};
 use tests::manifests::{here, manifests};
 use tests::maps::contents::Contents;
-use tests::programs::agent::{Agent, Source};
+use tests::programs::agent::{Agent, AgentSource};
 use tests::worlds::one_node::{DEVICE, OneNode};
 use tests::worlds::topology::{Echo, name_of_server};
 
@@ -53,7 +53,7 @@ impl Case {
     }
 
     fn launch(&self) -> Result<Agent> {
-        let source = Source::Manifests(&self.file);
+        let source = AgentSource::Manifests(&self.file);
         Agent::launch(&self.network.node, &self.network.pin_path(), source, DEVICE, &[])
     }
 
@@ -69,7 +69,7 @@ impl Case {
         self.watcher.wait_for_more(5)?;
         self.kept_connections_go_on()?;
         let seen = self.watcher.stop();
-        assert_eq!(seen.others(&["pod-0", "pod-1"]), Vec::<&(Outcome, usize)>::new());
+        assert_eq!(seen.others(&["pod-0", "pod-1"]), Vec::<&(RequestResult, usize)>::new());
         eprintln!("{} requests by new connections, none failed", seen.count());
         Ok(())
     }
@@ -80,7 +80,7 @@ impl Case {
         self.watcher.wait_for_more(20)?;
         let seen = self.watcher.stop();
         let others = seen.others(&["pod-0", "pod-1"]);
-        assert!(others.iter().all(|(outcome, _)| *outcome == Outcome::Broken), "{seen}");
+        assert!(others.iter().all(|(outcome, _)| *outcome == RequestResult::Broken), "{seen}");
         assert!(others.iter().map(|(_, times)| times).sum::<usize>() <= 2, "{seen}");
         Ok(())
     }

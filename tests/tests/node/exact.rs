@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::Result;
-use tests::load::watcher::{Outcome, Watcher};
+use tests::load::watcher::{RequestResult, Watcher};
 use tests::worlds::one_node::OneNode;
 use tests::worlds::topology::{Echo, SOON, wait_until};
 
@@ -78,7 +78,7 @@ fn replace(file: &Path, text: &str) -> Result<()> {
 fn take_turns(
     changes: usize,
     states: [String; 2],
-    frontends: &[(&str, [Outcome; 2])],
+    frontends: &[(&str, [RequestResult; 2])],
 ) -> Result<()> {
     let network = OneNode::warm(2)?;
     let _echoes = echoes(&network)?;
@@ -96,14 +96,15 @@ fn take_turns(
     }
     for ((frontend, outcomes), watcher) in frontends.iter().zip(watchers) {
         let seen = watcher.stop();
-        let expected: Vec<&Outcome> = (0..=changes).map(|change| &outcomes[change % 2]).collect();
+        let expected: Vec<&RequestResult> =
+            (0..=changes).map(|change| &outcomes[change % 2]).collect();
         assert_eq!(seen.turns(), expected, "{frontend}:\n{seen}");
     }
     Ok(())
 }
 
-fn pods(first: usize, second: usize) -> [Outcome; 2] {
-    [first, second].map(|number| Outcome::from(&format!("pod-{number}")))
+fn pods(first: usize, second: usize) -> [RequestResult; 2] {
+    [first, second].map(|number| RequestResult::from(&format!("pod-{number}")))
 }
 
 #[test]
@@ -164,7 +165,8 @@ fn a_recreated_service_takes_over_its_address_atomically() -> Result<()> {
 fn a_service_is_added_and_removed_atomically() -> Result<()> {
     let web = service("web", "10.96.0.1", true, HTTP) + &slice("web-1", "web", TARGET, &[ready(0)]);
     // Never refused: a refusal would mean a frontend that exists without backends.
-    let frontends = [("203.0.113.10:80", [Outcome::from("pod-0"), Outcome::NoConnection])];
+    let frontends =
+        [("203.0.113.10:80", [RequestResult::from("pod-0"), RequestResult::NoConnection])];
     take_turns(8, [kept() + &web, kept()], &frontends)
 }
 
@@ -187,7 +189,7 @@ fn flap(there: &str, not_there: Option<&str>) -> Result<()> {
         replace(&file, &state(Some(there)))?;
         watcher.wait_for_more(MEETINGS)?;
     }
-    watcher.wait_for(&Outcome::from("pod-1"))?;
+    watcher.wait_for(&RequestResult::from("pod-1"))?;
     replace(&file, &state(not_there))?;
     wait_until("the endpoint gets no new connections", SOON, || {
         let frontends = agent.get(&["frontends"]).unwrap_or_default();
@@ -199,7 +201,7 @@ fn flap(there: &str, not_there: Option<&str>) -> Result<()> {
     let before = watcher.seen();
     watcher.wait_for_more(4 * MEETINGS)?;
     let seen = watcher.stop();
-    assert_eq!(seen.others(&["pod-0", "pod-1"]), Vec::<&(Outcome, usize)>::new());
+    assert_eq!(seen.others(&["pod-0", "pod-1"]), Vec::<&(RequestResult, usize)>::new());
     assert_eq!(seen.count_of("pod-1"), before.count_of("pod-1"), "a new connection to pod-1");
     Ok(())
 }

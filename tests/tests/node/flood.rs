@@ -67,8 +67,8 @@ impl Case {
         Ok(Self { network, agent, _servers: servers })
     }
 
-    fn connect(&self, frontend: &str) -> Result<Connection> {
-        Ok(Connection { stream: BufReader::new(self.network.client.tcp_connect(frontend)?) })
+    fn connect(&self, frontend: &str) -> Result<EchoConnection> {
+        Ok(EchoConnection { stream: BufReader::new(self.network.client.tcp_connect(frontend)?) })
     }
 
     /// Opens a connection and uses it once.
@@ -120,11 +120,11 @@ impl Case {
 }
 
 /// A connection to an echo server.
-struct Connection {
+struct EchoConnection {
     stream: BufReader<TcpStream>,
 }
 
-impl Connection {
+impl EchoConnection {
     fn ask(&mut self, question: u64) -> Result<()> {
         self.stream.get_ref().write_all(format!("{question}\n").as_bytes())?;
         let mut answer = String::new();

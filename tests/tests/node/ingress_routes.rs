@@ -250,15 +250,15 @@ fn endpoints_share_the_requests() -> Result<()> {
 }
 
 /// A certificate and its key, in PEM.
-struct Pair {
+struct PemPair {
     certificate: String,
     key: String,
 }
 
-fn pair(edge: &Edge, subject: &str, names: &[&str]) -> Result<Pair> {
+fn pair(edge: &Edge, subject: &str, names: &[&str]) -> Result<PemPair> {
     let files = edge.host.certificate(edge.topology.directory(), subject, names)?;
     let certificate = fs::read_to_string(files.certificate)?;
-    Ok(Pair { certificate, key: fs::read_to_string(files.key)? })
+    Ok(PemPair { certificate, key: fs::read_to_string(files.key)? })
 }
 
 /// The name in the certificate that a client of this server name gets; `None` if it is refused.
@@ -280,7 +280,7 @@ fn hosts_have_certificates_that_can_be_replaced() -> Result<()> {
         .host(Some("tls.test"), &[(PREFIX, "/", "a")])
         .host(Some("*.wild.test"), &[(PREFIX, "/", "a")])
         .tls("pair", &["tls.test", "*.wild.test"]);
-    let with = |pair: &Pair| {
+    let with = |pair: &PemPair| {
         let secret = tls_secret("pair", &pair.certificate, &pair.key);
         ingress_class() + &manifests(&[service("a", &[0])]) + &secret + &rule.manifest()
     };
@@ -304,7 +304,7 @@ fn hosts_have_certificates_that_can_be_replaced() -> Result<()> {
     edge.apply(&with(&second))?;
     wait_until("the new certificate is served", SOON, || serves("tls.test", "second"))?;
     // A pair that does not belong together leaves the last good one in use.
-    let broken = Pair { certificate: first.certificate, key: second.key.clone() };
+    let broken = PemPair { certificate: first.certificate, key: second.key.clone() };
     edge.apply(&with(&broken))?;
     let is_reported = || edge.log().contains("pair");
     wait_until("the broken pair is reported", SOON, is_reported)?;

@@ -8,7 +8,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::json;
 use tests::programs::agent::Agent;
-use tests::worlds::announcers::{Announcers, Connection, IMPATIENT};
+use tests::worlds::announcers::{Announcers, IMPATIENT, OpenConnection};
 use tests::worlds::topology::SOON;
 
 const EXCLUDED: &str = "node.kubernetes.io/exclude-from-external-load-balancers";
@@ -18,7 +18,7 @@ const OF_RACK: &str = "192.0.2.97";
 /// Six Services, each with an address of both families.
 const SERVICES: usize = 6;
 
-fn ask_all(connections: &mut [Connection], but: Option<&str>) -> Result<()> {
+fn ask_all(connections: &mut [OpenConnection], but: Option<&str>) -> Result<()> {
     for connection in connections.iter_mut().filter(|c| Some(c.server.as_str()) != but) {
         let server = connection.ask().context("an open connection broke")?;
         ensure!(server == connection.server, "{server} replied instead of {}", connection.server);

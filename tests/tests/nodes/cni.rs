@@ -4,9 +4,9 @@
 use anyhow::{Context, Result, ensure};
 use tests::programs::agent::Agent;
 use tests::worlds::cluster::{
-    CLIENT, Cluster, Ip, OTHER_TUNNELS, Plugin, Scope, Side, Transport, ask_from_node, ask_server,
-    check_host_ports, check_network_policies, check_several_uplinks, cluster_ip, join_port,
-    load_balancer_address, node_port, pod_address, server,
+    CLIENT, Cluster, Ip, OTHER_TUNNELS, Plugin, Scope, Side, TransportProtocol, ask_from_node,
+    ask_server, check_host_ports, check_network_policies, check_several_uplinks, cluster_ip,
+    join_port, load_balancer_address, node_port, pod_address, server,
 };
 use tests::worlds::topology::{Host, SOON, wait_until};
 
@@ -25,7 +25,12 @@ struct Path<'a> {
 }
 
 /// Every path to a plugin's two Services.
-fn paths<'a>(cluster: &'a Cluster, plugin: Plugin, ip: Ip, transport: Transport) -> Vec<Path<'a>> {
+fn paths<'a>(
+    cluster: &'a Cluster,
+    plugin: Plugin,
+    ip: Ip,
+    transport: TransportProtocol,
+) -> Vec<Path<'a>> {
     let port = transport.port();
     let node = |side: Side| side.node_address(ip);
     let of_cluster = |scope| (cluster_ip(plugin, scope, ip), port);
@@ -88,7 +93,7 @@ fn paths<'a>(cluster: &'a Cluster, plugin: Plugin, ip: Ip, transport: Transport)
 }
 
 /// What is wrong with a path, if anything.
-fn check(path: &Path<'_>, plugin: Plugin, transport: Transport) -> Result<()> {
+fn check(path: &Path<'_>, plugin: Plugin, transport: TransportProtocol) -> Result<()> {
     let reply = ask_server(path.client, transport, &join_port(&path.to, path.port))?;
     reply.ensure_from(&server(plugin, path.scope.side()))?;
     if let Some(address) = &path.seen_as {
@@ -117,7 +122,7 @@ fn every_path_is_served(cluster: &Cluster, agents: &[Agent]) -> Result<()> {
     let mut checked = 0;
     for plugin in Plugin::ALL {
         for ip in Ip::BOTH {
-            for transport in Transport::BOTH {
+            for transport in TransportProtocol::BOTH {
                 let mut note = |name: &str, result: Result<()>| {
                     checked += 1;
                     if let Err(error) = result {
@@ -155,7 +160,7 @@ fn every_tunnel_is_served(cluster: &Cluster) -> Result<()> {
             continue;
         }
         for &ip in tunnel.carries {
-            for transport in Transport::BOTH {
+            for transport in TransportProtocol::BOTH {
                 let paths = paths(cluster, PLUGIN, ip, transport).into_iter();
                 let through_tunnel = |path: &Path<'_>| {
                     ["pod, other node", "outside, NodePort Cluster"].contains(&path.name)
@@ -176,11 +181,11 @@ fn pods_come_and_go(cluster: &Cluster, agent: &Agent) -> Result<()> {
     const PODS: usize = 12;
     let node = cluster.node(Side::A);
     let service =
-        join_port(&cluster_ip(Plugin::Routed, Scope::Near, Ip::V4), Transport::Tcp.port());
+        join_port(&cluster_ip(Plugin::Routed, Scope::Near, Ip::V4), TransportProtocol::Tcp.port());
     for number in 0..PODS {
         let name = format!("late{number}");
         let pod = node.pod(&name, &[&format!("10.247.1.{}", 10 + number)])?;
-        let reply = ask_server(&pod, Transport::Tcp, &service)?;
+        let reply = ask_server(&pod, TransportProtocol::Tcp, &service)?;
         assert_eq!(reply.server, "Routed-node-a", "pod {number}");
         node.ip(&format!("link delete {name}"))?;
     }

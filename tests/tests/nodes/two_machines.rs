@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 use tests::programs::agent::program;
 use tests::programs::api_server;
-use tests::worlds::announcers::{Connection, Stream};
+use tests::worlds::announcers::{ConnectionStream, OpenConnection};
 use tests::worlds::topology::{Echo, Host, Process, SOON, Topology, wait_until};
 use tokio::runtime::Builder;
 
@@ -22,7 +22,7 @@ const BACKENDS: [&str; 2] = ["192.0.2.21", "192.0.2.22"];
 
 /// Where the machines' objects are.
 #[derive(Clone, Copy, PartialEq)]
-enum Objects {
+enum ObjectLocation {
     /// In files: `millrace agent`.
     Files,
     /// In an API of each machine: `millrace standalone`.
@@ -31,7 +31,7 @@ enum Objects {
 
 /// Machines, backends and a client on one switch.
 struct Pair {
-    objects: Objects,
+    objects: ObjectLocation,
     client: Host,
     switch: Host,
     machines: Vec<Host>,
@@ -42,7 +42,7 @@ struct Pair {
 
 impl Pair {
     /// Starts the agents with the files of the page.
-    fn start(objects: Objects) -> Result<Self> {
+    fn start(objects: ObjectLocation) -> Result<Self> {
         let topology = Topology::new("two-machines")?;
         let (client, switch) = (topology.host("client")?, topology.host("switch")?);
         switch.bridge("br0")?;
@@ -78,7 +78,7 @@ impl Pair {
             for (path, text) in files.iter().filter(|(path, _)| !path.contains("maintenance")) {
                 let text = text.replace("/etc/millrace", &place);
                 let is_left_out = |line: &str| {
-                    objects == Objects::EmbeddedApis && line.starts_with("manifests: ")
+                    objects == ObjectLocation::EmbeddedApis && line.starts_with("manifests: ")
                 };
                 let lines = text.lines().filter(|line| !is_left_out(line));
                 let text: String = lines.flat_map(|line| [line, "\n"]).collect();
@@ -152,8 +152,10 @@ impl Pair {
         let host = &self.machines[machine];
         let mut command = host.command(program()?);
         let (role, flag, state) = match self.objects {
-            Objects::Files => ("agent", "--state-directory", self.directory(machine)),
-            Objects::EmbeddedApis => ("standalone", "--data-dir", self.data_directory(machine)),
+            ObjectLocation::Files => ("agent", "--state-directory", self.directory(machine)),
+            ObjectLocation::EmbeddedApis => {
+                ("standalone", "--data-dir", self.data_directory(machine))
+            }
         };
         command.args([role, "--node-name", name(machine), "--xdp-mode", "off", "--config"]);
         command.arg(self.directory(machine).join("config.yaml"));
@@ -190,8 +192,8 @@ impl Pair {
         .with_context(|| format!("{last:?}"))
     }
 
-    fn connect(&self) -> Result<Connection> {
-        self.client.enter(|| Connection::open(SERVICE, SOON))
+    fn connect(&self) -> Result<OpenConnection> {
+        self.client.enter(|| OpenConnection::open(SERVICE, SOON))
     }
 }
 
@@ -201,14 +203,14 @@ fn name(machine: usize) -> &'static str {
 
 #[test]
 fn two_machines_have_one_address_with_the_files_of_the_documentation() -> Result<()> {
-    let mut pair = Pair::start(Objects::Files)?;
+    let mut pair = Pair::start(ObjectLocation::Files)?;
     let first = pair.wait_for_any_holder()?;
     let second = 1 - first;
     let mut connection = pair.connect()?;
     ensure!(BACKENDS.contains(&connection.server.as_str()), "{}", connection.server);
 
     // An agent that crashes, and starts again: nothing moves, and the connection continues.
-    let stream = Stream::start(&pair.client, SERVICE, SOON);
+    let stream = ConnectionStream::start(&pair.client, SERVICE, SOON);
     if let Some(agent) = pair.agents[first].take() {
         agent.kill();
     }
@@ -233,7 +235,7 @@ fn two_machines_have_one_address_with_the_files_of_the_documentation() -> Result
     // The holder loses power while the other one is ready again.
     fs::remove_file(&path)?;
     let lost = pair.wait_for_any_holder()?;
-    let stream = Stream::start(&pair.client, SERVICE, Duration::from_millis(200));
+    let stream = ConnectionStream::start(&pair.client, SERVICE, Duration::from_millis(200));
     pair.power_off(lost)?;
     pair.wait_for_holder(1 - lost)?;
     for _ in 0..10 {
@@ -248,7 +250,7 @@ fn two_machines_have_one_address_with_the_files_of_the_documentation() -> Result
 /// The page's section about health checks: each machine has an API, and neither knows the other's.
 #[test]
 fn two_machines_with_embedded_apis_take_over_and_check_their_backends() -> Result<()> {
-    let mut pair = Pair::start(Objects::EmbeddedApis)?;
+    let mut pair = Pair::start(ObjectLocation::EmbeddedApis)?;
     for machine in 0..2 {
         pair.apply_objects(machine)?;
     }

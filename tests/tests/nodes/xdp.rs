@@ -9,14 +9,14 @@ use tests::worlds::topology::{Host, Process, SOON, Topology, wait_until};
 const VIP: &str = "http://203.0.113.10/";
 
 /// A node, and a client and another node with the backend behind one interface each.
-struct TwoNodes {
+struct TwoInterfaces {
     client: Host,
     node: Host,
     _server: Process,
     topology: Topology,
 }
 
-impl TwoNodes {
+impl TwoInterfaces {
     /// A veth accepts redirected XDP frames if its peer uses NAPI, which GRO enables.
     fn new(takes_what_xdp_sends: bool) -> Result<Self> {
         let topology = Topology::new("xdp")?;
@@ -50,7 +50,7 @@ impl TwoNodes {
 
 #[test]
 fn connections_are_forwarded_by_xdp_if_devices_accept_redirects() -> Result<()> {
-    let network = TwoNodes::new(true)?;
+    let network = TwoInterfaces::new(true)?;
     let agent = network.agent()?;
     // The first packets pass through the stack, which resolves the neighbours, and the agent may
     // not know yet that the devices accept redirected frames. Later connections use only XDP.
@@ -68,7 +68,7 @@ fn connections_are_forwarded_by_xdp_if_devices_accept_redirects() -> Result<()> 
 
 #[test]
 fn connections_are_forwarded_by_tc_if_devices_accept_no_redirects() -> Result<()> {
-    let network = TwoNodes::new(false)?;
+    let network = TwoInterfaces::new(false)?;
     let _agent = network.agent()?;
     for _ in 0..5 {
         assert_eq!(network.curl()?, "other\n");

@@ -92,13 +92,13 @@ fn address(found: &Value) -> Option<IpAddr> {
 }
 
 /// What an agent does about BFD, as long as it is given time.
-struct Agent {
+struct BfdAgent {
     monitor: PathMonitor,
     runtime: Runtime,
     changes: Vec<(Instant, String, StateChange)>,
 }
 
-impl Agent {
+impl BfdAgent {
     fn start(network: &OneNode, device: u32) -> Result<Self> {
         Self::start_with(network, device, BfdConfig::default())
     }
@@ -181,7 +181,7 @@ fn follow<R: Router + Send + Sync>() -> Result<()> {
     let device = shown[0]["ifindex"].as_u64().context("an index")? as u32;
     let mut router = R::start(&network)?;
     network.node.enter(|| {
-        let mut agent = Agent::start(&network, device)?;
+        let mut agent = BfdAgent::start(&network, device)?;
         agent.run_until("both sessions are answered in the kernel", |views| {
             views.iter().all(|view| view.state == "up" && view.in_kernel && view.answers > 5)
         })?;
@@ -220,7 +220,7 @@ fn follow<R: Router + Send + Sync>() -> Result<()> {
         // Killed, and started again.
         drop(agent);
         thread::sleep(Duration::from_secs(1));
-        let mut agent = Agent::start(&network, device)?;
+        let mut agent = BfdAgent::start(&network, device)?;
         ensure!(agent.is_up(), "adopted: {:#?}", agent.monitor.views());
         let before = answers(&agent.monitor.views());
         agent.run_until("the kernel goes on", |views| answers(views) > before + 10)?;
@@ -228,7 +228,7 @@ fn follow<R: Router + Send + Sync>() -> Result<()> {
 
         // Other settings, of a new agent and of one that runs: the session goes on with them.
         drop(agent);
-        let mut agent = Agent::start_with(&network, device, SLOWER)?;
+        let mut agent = BfdAgent::start_with(&network, device, SLOWER)?;
         for (config, detection) in [(SLOWER, 450), (BfdConfig::default(), 300)] {
             agent.watch(device, config)?;
             agent.run_until("the kernel answers with the new settings", |views| {
@@ -248,7 +248,7 @@ fn follow<R: Router + Send + Sync>() -> Result<()> {
         // does anything else: the router has not found a fault.
         drop(agent);
         let capture = network.client.capture("eth0", "udp port 3784")?;
-        let mut agent = Agent::start(&network, ANY_DEVICE)?;
+        let mut agent = BfdAgent::start(&network, ANY_DEVICE)?;
         wait_until("the router knows", SOON, || {
             router.sessions().is_ok_and(|seen| seen.values().all(|(up, _)| !up))
         })?;
@@ -285,7 +285,7 @@ fn follow<R: Router + Send + Sync>() -> Result<()> {
         drop((agent, router));
         thread::sleep(Duration::from_secs(1));
         router = R::start(&network)?;
-        let mut agent = Agent::start_with(&network, device, SLOWER)?;
+        let mut agent = BfdAgent::start_with(&network, device, SLOWER)?;
         agent.run_until("sessions with the new router", |views| {
             views.iter().all(|view| view.state == "up" && view.in_kernel)
         })?;
@@ -356,7 +356,7 @@ fn packets_of_others_are_discarded() -> Result<()> {
     network.write_manifests(&manifests(&[]))?;
     network.start_agent(&[])?.kill();
     network.node.enter(|| {
-        let mut agent = Agent::start(&network, 0)?;
+        let mut agent = BfdAgent::start(&network, 0)?;
         network.client.enter(|| {
             // The right address and port, but as from behind a router, and garbage.
             let socket = UdpSocket::bind((CLIENT, 0))?;
@@ -370,7 +370,7 @@ fn packets_of_others_are_discarded() -> Result<()> {
             }
             Ok(())
         })?;
-        let refused = |agent: &Agent| agent.monitor.refused();
+        let refused = |agent: &BfdAgent| agent.monitor.refused();
         wait_until("they are read", SOON, || {
             agent.turn();
             refused(&agent) > 100

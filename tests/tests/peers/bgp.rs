@@ -56,7 +56,7 @@ struct World {
 
 /// What the manifests say.
 #[derive(Clone, Copy)]
-struct Objects {
+struct ManifestFacts {
     has_endpoint: bool,
     is_cordoned: bool,
     /// kubelet has reported that the machine shuts down.
@@ -65,8 +65,8 @@ struct Objects {
     has_more: bool,
 }
 
-const ALL: Objects =
-    Objects { has_endpoint: true, is_cordoned: false, is_ending: false, has_more: false };
+const ALL: ManifestFacts =
+    ManifestFacts { has_endpoint: true, is_cordoned: false, is_ending: false, has_more: false };
 
 impl World {
     fn start() -> Result<Self> {
@@ -133,7 +133,7 @@ impl World {
         self.topology.directory().join(name)
     }
 
-    fn write(&self, objects: Objects) -> Result<()> {
+    fn write(&self, objects: ManifestFacts) -> Result<()> {
         let node = json!({
             "apiVersion": "v1", "kind": "Node", "metadata": {"name": "node"},
             "spec": {"unschedulable": objects.is_cordoned},
@@ -312,7 +312,7 @@ fn routers_learn_the_addresses_that_a_node_serves() -> Result<()> {
 
     // A new Service: from the file to the router.
     let began = Instant::now();
-    world.write(Objects { has_more: true, ..ALL })?;
+    world.write(ManifestFacts { has_more: true, ..ALL })?;
     world.wait_for_routes("the second Service", &["203.0.113.11", "2001:db8:f::11"], true)?;
     println!("file written to route in both routers: {:?}", began.elapsed());
 
@@ -321,7 +321,7 @@ fn routers_learn_the_addresses_that_a_node_serves() -> Result<()> {
     world.check_pages(&CLUSTER_IPS).context("at the cluster IPs")?;
 
     // A drained node asks routers to prefer others.
-    world.write(Objects { is_cordoned: true, ..ALL })?;
+    world.write(ManifestFacts { is_cordoned: true, ..ALL })?;
     let mut shown = String::new();
     wait_until("the community of a drain", SOON, || {
         shown = world.birds.show("show route 203.0.113.10/32 all").unwrap_or_default();
@@ -332,14 +332,14 @@ fn routers_learn_the_addresses_that_a_node_serves() -> Result<()> {
     world.check_pages(&ADDRESSES).context("on a drained node")?;
 
     // Without endpoints nothing is advertised.
-    world.write(Objects { has_endpoint: false, ..ALL })?;
+    world.write(ManifestFacts { has_endpoint: false, ..ALL })?;
     world.wait_for_routes("withdrawn", &ADDRESSES, false)?;
     world.wait_for_peers("sessions remain", is_established)?;
     world.write(ALL)?;
     world.wait_for_routes("advertised again", &ADDRESSES, true)?;
 
     // An agent that shuts down with its machine withdraws all routes. The data plane stays.
-    world.write(Objects { is_ending: true, ..ALL })?;
+    world.write(ManifestFacts { is_ending: true, ..ALL })?;
     wait_until("the community of a drain", SOON, || {
         let shown = world.birds.show("show route 203.0.113.10/32 all").unwrap_or_default();
         shown.contains("(65535,0)")

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use tests::worlds::rack::{CrowdedRack, Kind, Sizes};
+use tests::worlds::rack::{CrowdedRack, RouterKind, Sizes};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -12,7 +12,7 @@ const SECOND: Duration = Duration::from_secs(1);
 #[test]
 fn only_connections_of_ended_backends_are_lost() -> Result<()> {
     let sizes = Sizes { nodes: 3, backends: 9 };
-    let mut world = CrowdedRack::start(Kind::Frr, sizes, (60, SECOND / 2), 86_400)?;
+    let mut world = CrowdedRack::start(RouterKind::Frr, sizes, (60, SECOND / 2), 86_400)?;
     world.replace_backends(2)?;
     world.drain(1)?;
     world.restart_agents()?;

@@ -8,13 +8,13 @@ use anyhow::{Context, Result, ensure};
 use jiff::Timestamp;
 use tar::{Builder, EntryType, Header};
 
-pub struct Archive<W: Write> {
+pub struct LayerArchive<W: Write> {
     tar: Builder<W>,
     time: u64,
     written: BTreeSet<String>,
 }
 
-impl<W: Write> Archive<W> {
+impl<W: Write> LayerArchive<W> {
     pub fn new(writer: W, time: Timestamp) -> Self {
         // A time before 1970 cannot be stored.
         let time = time.as_second().try_into().unwrap_or(0);

@@ -8,12 +8,12 @@ use std::process::Command;
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
-use super::source::Source;
+use super::source::ImageSource;
 use crate::ebpf;
 use crate::process::{cargo, output, root};
 
 /// Lists all packages that are compiled into the program, and what it is linked with.
-pub fn list(source: &Source) -> Result<Vec<u8>> {
+pub fn list(source: &ImageSource) -> Result<Vec<u8>> {
     let lock = fs::read_to_string(root().join("Cargo.lock")).context("Cargo.lock")?;
     let checksums = checksums(&lock)?;
     let crates = all_compiled()?;
@@ -142,7 +142,7 @@ mod tests {
 
     #[test]
     fn the_bill_of_this_commit_has_a_checksum_and_a_license_for_each_crate() {
-        let source = Source::of_commit("0123456789abcdef0123456789abcdef01234567", 0);
+        let source = ImageSource::of_commit("0123456789abcdef0123456789abcdef01234567", 0);
         let bill = list(&source).unwrap();
         assert_eq!(bill, list(&source).unwrap(), "the same commit gives the same bytes");
         let bill: Value = serde_json::from_slice(&bill).unwrap();

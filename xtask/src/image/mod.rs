@@ -23,11 +23,11 @@ use clap::Args;
 use crate::packages;
 use crate::process::{cargo, ensure_replaceable, is_root, root as repository, run_command, target};
 use crate::test;
-pub use archive::Archive;
+pub use archive::LayerArchive;
 use layout::Image;
 pub use notices::ensure_complete;
 pub use root::{LICENCES, NOTICES};
-pub use source::{Source, VERSION};
+pub use source::{ImageSource, VERSION};
 
 /// Limit of the unpacked image in bytes, which `--test` checks. Its size depends on the compiler: nightly's programs are
 /// a few percent larger than stable's.
@@ -36,7 +36,7 @@ const UNPACKED_LIMIT_BYTES: u64 = 36 << 20;
 const ARCHIVE: &str = "millrace.tar";
 
 #[derive(Debug, Default, Args)]
-pub struct Options {
+pub struct ImageOptions {
     /// Directory for the image, new or of an earlier image: millrace.tar, the same as the OCI layout oci/, the program,
     /// chart and manifests, licences and the bill of materials [default: target/image]
     #[arg(long, value_name = "DIRECTORY")]
@@ -61,7 +61,7 @@ pub fn default_directory() -> PathBuf {
     target().join("image")
 }
 
-pub fn build_image(options: &Options) -> Result<()> {
+pub fn build_image(options: &ImageOptions) -> Result<()> {
     // Fails before compiling for an architecture that the agent refuses.
     layout::architecture(ARCH)?;
     if let Some(directory) = &options.output {
@@ -70,7 +70,7 @@ pub fn build_image(options: &Options) -> Result<()> {
     let directory = options.output.clone().unwrap_or_else(default_directory);
     fs::create_dir_all(&directory).with_context(|| directory.display().to_string())?;
     let directory = directory.canonicalize()?;
-    let source = Source::find()?;
+    let source = ImageSource::find()?;
     let program = match &options.program {
         Some(program) => program.clone(),
         None => program::build_static_program(&source.version())?,
@@ -92,7 +92,7 @@ pub fn build_image(options: &Options) -> Result<()> {
     }
     let archive = directory.join(ARCHIVE);
     let file = File::create(&archive).with_context(|| archive.display().to_string())?;
-    let mut tar = Archive::new(file, source.time);
+    let mut tar = LayerArchive::new(file, source.time);
     for (path, content) in image.files() {
         tar.file(path, 0o644, content)?;
     }
@@ -162,10 +162,10 @@ fn check_size(unpacked: u64) -> Result<()> {
     Ok(())
 }
 
-fn assemble(program: &Path, source: &Source, name: &str, notices: &str) -> Result<Image> {
+fn assemble(program: &Path, source: &ImageSource, name: &str, notices: &str) -> Result<Image> {
     let content = fs::read(program).with_context(|| program.display().to_string())?;
     program::check_is_static(&content).with_context(|| program.display().to_string())?;
-    let mut layer = Archive::new(Vec::new(), source.time);
+    let mut layer = LayerArchive::new(Vec::new(), source.time);
     root::fill(&mut layer, &content, notices)?;
     let layer = layer.finish()?;
     Image::new(&layer, name, &source.labels())

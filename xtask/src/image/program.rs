@@ -12,7 +12,7 @@ use crate::process::{cargo, run_command, target};
 
 /// Builds the agent, which reports this version, and the BPF object that it embeds.
 pub fn build_static_program(version: &str) -> Result<PathBuf> {
-    ebpf::build_objects(&ebpf::Options::default())?;
+    ebpf::build_objects(&ebpf::EbpfOptions::default())?;
     let folder = target().join("image");
     let triple = triple();
     let mut flags = vec!["-Ctarget-feature=+crt-static".to_owned()];

@@ -5,7 +5,7 @@ use std::io::Write;
 
 use anyhow::{Context, Result};
 
-use super::archive::Archive;
+use super::archive::LayerArchive;
 use crate::process::root;
 
 /// Path of the program, also the image's entry point.
@@ -26,7 +26,7 @@ pub const NOTICES: &str = "THIRD-PARTY-NOTICES.txt";
 
 /// Adds files in the order of their paths. No public certificate authorities: a pod gets those of
 /// its cluster.
-pub fn fill<W: Write>(layer: &mut Archive<W>, program: &[u8], notices: &str) -> Result<()> {
+pub fn fill<W: Write>(layer: &mut LayerArchive<W>, program: &[u8], notices: &str) -> Result<()> {
     for (path, content) in FILES {
         layer.file(path, 0o644, content.as_bytes())?;
     }

@@ -16,7 +16,7 @@ pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 const SHORT_COMMIT_LENGTH: usize = 12;
 
 /// The source of the image, for its labels.
-pub struct Source {
+pub struct ImageSource {
     /// The only time in the image.
     pub time: Timestamp,
     /// `None` outside of a git repository.
@@ -25,7 +25,7 @@ pub struct Source {
     pub tags: Vec<String>,
 }
 
-impl Source {
+impl ImageSource {
     pub fn find() -> Result<Self> {
         let git = |arguments: &[&str]| {
             output(Command::new("git").current_dir(repository()).args(arguments)).ok()

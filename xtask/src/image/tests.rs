@@ -26,8 +26,8 @@ fn program() -> Vec<u8> {
     header
 }
 
-fn source() -> Source {
-    Source::of_commit("abc", 1_700_000_000)
+fn source() -> ImageSource {
+    ImageSource::of_commit("abc", 1_700_000_000)
 }
 
 fn image() -> BTreeMap<String, Vec<u8>> {
@@ -123,7 +123,7 @@ fn the_image_is_reproducible() {
 
 #[test]
 fn other_programs_can_read_the_archive() {
-    let mut tar = Archive::new(Vec::new(), source().time);
+    let mut tar = LayerArchive::new(Vec::new(), source().time);
     for (path, content) in image() {
         tar.file(&path, 0o644, &content).unwrap();
     }
@@ -150,7 +150,7 @@ fn a_program_that_is_not_static_is_refused() {
 #[test]
 fn a_version_has_the_commit() {
     let at = |revision: Option<&str>| {
-        Source { revision: revision.map(str::to_owned), ..source() }.version()
+        ImageSource { revision: revision.map(str::to_owned), ..source() }.version()
     };
     let version = VERSION;
     let commit = "0123456789abcdef0123456789abcdef01234567";
@@ -160,7 +160,7 @@ fn a_version_has_the_commit() {
         format!("{version}-g0123456789ab-modified")
     );
     assert_eq!(at(None), version);
-    let tagged = |revision: &str, tags: &[&str]| Source {
+    let tagged = |revision: &str, tags: &[&str]| ImageSource {
         revision: Some(revision.to_owned()),
         tags: tags.iter().map(|tag| tag.to_string()).collect(),
         ..source()

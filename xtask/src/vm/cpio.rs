@@ -12,13 +12,13 @@ const DIRECTORY: u32 = 0o040_755;
 const EXECUTABLE: u32 = 0o100_755;
 const SYMBOLIC_LINK: u32 = 0o120_777;
 
-pub struct Archive {
+pub struct CpioArchive {
     file: BufWriter<File>,
     /// Paths that the archive contains.
     written: BTreeSet<String>,
 }
 
-impl Archive {
+impl CpioArchive {
     pub fn create(path: &Path) -> Result<Self> {
         let file = File::create(path).with_context(|| path.display().to_string())?;
         Ok(Self { file: BufWriter::new(file), written: BTreeSet::new() })
@@ -90,7 +90,7 @@ mod tests {
     fn directories_come_first_and_everything_is_padded() -> Result<()> {
         let directory = tempfile::tempdir()?;
         let path = directory.path().join("archive");
-        let mut archive = Archive::create(&path)?;
+        let mut archive = CpioArchive::create(&path)?;
         archive.file("/vm/tests", b"verifier\n")?;
         archive.file("/vm/init", b"x")?;
         archive.link("/bin", "usr/bin")?;

@@ -7,7 +7,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
-use super::cpio::Archive;
+use super::cpio::CpioArchive;
 use super::kernel::Kernel;
 use crate::packages;
 use crate::process::{find, output, root, target};
@@ -91,7 +91,7 @@ pub fn build_machine_image(
 ) -> Result<()> {
     let names: BTreeSet<&str> = tests.iter().map(|test| test.program).collect();
     let built = programs::built()?;
-    let mut archive = Archive::create(image)?;
+    let mut archive = CpioArchive::create(image)?;
     let list =
         |lines: Vec<String>| lines.iter().map(|line| format!("{line}\n")).collect::<String>();
 
@@ -142,7 +142,7 @@ fn path_of(name: &str, built: &[Program]) -> Result<PathBuf> {
 }
 
 /// Adds a program without debug information, which is most of it.
-fn add_stripped(archive: &mut Archive, program: &Path, to: &str) -> Result<()> {
+fn add_stripped(archive: &mut CpioArchive, program: &Path, to: &str) -> Result<()> {
     let stripped = root().join("target/vm/stripped");
     let mut strip = Command::new("strip");
     strip.arg("--strip-debug").arg("-o").args([&stripped, program]);
@@ -152,7 +152,7 @@ fn add_stripped(archive: &mut Archive, program: &Path, to: &str) -> Result<()> {
 }
 
 /// Adds a program's libraries under the paths where the program looks for them.
-fn add_libraries(archive: &mut Archive, program: &Path) -> Result<()> {
+fn add_libraries(archive: &mut CpioArchive, program: &Path) -> Result<()> {
     // ldd fails for scripts and static programs, which need no libraries.
     let listing = output(Command::new("ldd").arg(program)).unwrap_or_default();
     for path in libraries(&listing) {
@@ -169,7 +169,7 @@ fn libraries(listing: &str) -> impl Iterator<Item = &str> {
 }
 
 /// Adds files that tests read, under their paths on this machine.
-fn add_manifests(archive: &mut Archive) -> Result<()> {
+fn add_manifests(archive: &mut CpioArchive) -> Result<()> {
     let directory = root().join("tests/manifests");
     for entry in std::fs::read_dir(&directory).with_context(|| directory.display().to_string())? {
         let path = entry?.path();

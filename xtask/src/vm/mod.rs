@@ -65,7 +65,7 @@ const fn rare(program: &'static str, module: &'static str) -> Test {
 const LIMIT: &str = "3600";
 
 #[derive(Debug, Default, Args)]
-pub struct Options {
+pub struct VmTestOptions {
     /// Run only this module of tests; may be repeated
     #[arg(long, value_name = "MODULE", value_parser = PossibleValuesParser::new(TESTS.map(|t| t.module)))]
     only: Vec<String>,
@@ -89,7 +89,7 @@ pub struct Options {
     arguments: Vec<String>,
 }
 
-pub fn test_in_machine(options: &Options) -> Result<()> {
+pub fn test_in_machine(options: &VmTestOptions) -> Result<()> {
     ensure!(
         std::env::consts::ARCH == "x86_64",
         "vm-test boots x86-64 kernels, so it needs an x86-64 machine"
@@ -104,7 +104,7 @@ pub fn test_in_machine(options: &Options) -> Result<()> {
         }
     }
     if !options.built {
-        ebpf::build_objects(&ebpf::Options::default())?;
+        ebpf::build_objects(&ebpf::EbpfOptions::default())?;
         programs::build_programs()?;
     }
     let directory = root().join("target/vm");

@@ -40,7 +40,7 @@ use beat::BeatWatch;
 use hook::{AnnouncementHook, HeldAddresses};
 use node_watch::{NodeWatch, WatchedNodes};
 use perform::{Performer, now};
-use state::State;
+use state::AnnouncerState;
 
 /// How long a shutdown waits for other nodes to take over.
 const FAREWELL: Duration = Duration::from_secs(4);
@@ -158,7 +158,7 @@ async fn run(start: Start, orders: Orders, main: Handle) -> Result<()> {
         main.spawn(AnnouncementHook::new(&node_name, url).deliver_changes(taken));
         changes
     }));
-    let mut state = State::new(node_name, timing, performer, notices, condition, main)
+    let mut state = AnnouncerState::new(node_name, timing, performer, notices, condition, main)
         .with_beat(BeatWatch::new(beat))
         .with_held(held);
     state.set_keys(keys.borrow_and_update().clone());

@@ -55,7 +55,7 @@ fn without_preference(
     ranks
 }
 
-pub struct State {
+pub struct AnnouncerState {
     node_name: String,
     timing: ElectionTiming,
     keys: SealKeys,
@@ -80,7 +80,7 @@ pub struct State {
     held: HeldAddresses,
 }
 
-impl State {
+impl AnnouncerState {
     pub fn new(
         node_name: String,
         timing: ElectionTiming,

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use lb_announce::CandidateRank;
 use lb_common::layout::FrontendKind;
 use lb_network::AnnouncingLink;
-use lb_rules::ipam::{Labels, Pools, Scope, announcement};
-use lb_rules::model::{Node, Policy, ServiceName, ServicePort};
+use lb_rules::ipam::{AnnouncementScope, Labels, Pools, announcement};
+use lb_rules::model::{Node, ServiceName, ServicePort, TrafficPolicy};
 
 /// All addresses of Services of type LoadBalancer that are in a pool.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -25,7 +25,7 @@ pub struct WantedAddress {
     /// Why this node is no candidate.
     pub why_not: Option<&'static str>,
     /// Where this node may announce it.
-    pub scopes: Vec<Scope>,
+    pub scopes: Vec<AnnouncementScope>,
 }
 
 /// The facts about one Service that decide where its addresses are announced.
@@ -64,7 +64,7 @@ impl Announcing {
     ) {
         let mut addresses = BTreeMap::new();
         for port in ports {
-            let serves = port.external_policy == Policy::Cluster || !port.local.is_empty();
+            let serves = port.external_policy == TrafficPolicy::Cluster || !port.local.is_empty();
             let of_load_balancer = port
                 .frontends
                 .iter()
@@ -104,7 +104,7 @@ impl Announcing {
             for (&address, &serves) in addresses {
                 let announcement = announcement(pools, *is_assigned, address);
                 let Some(announcement) = announcement else { continue };
-                let scopes: Vec<Scope> =
+                let scopes: Vec<AnnouncementScope> =
                     announcement.of_node(&labels, of_labels).cloned().collect();
                 let (rank, why_not) = match (scopes.is_empty(), serves, is_preferred) {
                     (true, _, _) => (
@@ -161,7 +161,7 @@ impl Wanted {
     ) -> BTreeMap<IpAddr, CandidateRank> {
         let is_routed = |address| !all.iter().any(|one| one.has_prefix_of(address));
         let is_there = |address: IpAddr, wanted: &WantedAddress| {
-            let names = |scope: &Scope| match scope.names_interfaces() {
+            let names = |scope: &AnnouncementScope| match scope.names_interfaces() {
                 true => scope.names(&link.name),
                 false => link.has_prefix_of(address) || scope.includes_routed && is_routed(address),
             };
@@ -190,7 +190,7 @@ mod tests {
 
     use super::*;
 
-    fn port(address: &str, policy: Policy, local: usize) -> Arc<ServicePort> {
+    fn port(address: &str, policy: TrafficPolicy, local: usize) -> Arc<ServicePort> {
         let frontend = |kind| Frontend { address: address.parse().unwrap(), port: 80, kind };
         let backend = |number: usize| lb_rules::model::Backend {
             address: std::net::Ipv4Addr::from(number as u32).into(),
@@ -247,7 +247,7 @@ mod tests {
         let all = [link("eth0", "192.0.2.0/24"), link("eth1", "203.0.113.0/24")];
         let on = |advertisement: serde_json::Value, own: &str| {
             let mut announcing = Announcing::default();
-            announcing.set(&name, ("", None), true, [port(own, Policy::Cluster, 0)].iter());
+            announcing.set(&name, ("", None), true, [port(own, TrafficPolicy::Cluster, 0)].iter());
             let wanted = announcing.take(&pools_of_metallb(advertisement), None).unwrap();
             let names = all.iter().filter(|link| wanted.on(link, &all).contains_key(&address(own)));
             names.map(|link| link.name.clone()).collect::<Vec<_>>()
@@ -274,7 +274,7 @@ mod tests {
         let mut announcing = Announcing::default();
         let mut rank = |service: &ServiceName, tier: &str| {
             let labels = Labels::from([("tier".to_owned(), tier.to_owned())]);
-            let ports = [port("192.0.2.1", Policy::Cluster, 0)];
+            let ports = [port("192.0.2.1", TrafficPolicy::Cluster, 0)];
             announcing.set(service, ("", Some(&labels)), true, ports.iter());
             let wanted = announcing.take(&pools, None).unwrap();
             wanted_on(&wanted, link("eth0", "192.0.2.0/24")).into_values().collect::<Vec<_>>()
@@ -298,21 +298,26 @@ mod tests {
             &name("a"),
             ("", None),
             false,
-            [port("192.0.2.1", Policy::Cluster, 0)].iter(),
+            [port("192.0.2.1", TrafficPolicy::Cluster, 0)].iter(),
         );
-        announcing.set(&name("b"), ("", None), false, [port("192.0.2.2", Policy::Local, 0)].iter());
+        announcing.set(
+            &name("b"),
+            ("", None),
+            false,
+            [port("192.0.2.2", TrafficPolicy::Local, 0)].iter(),
+        );
         announcing.set(
             &name("c"),
             ("", None),
             false,
-            [port("198.51.100.1", Policy::Cluster, 0)].iter(),
+            [port("198.51.100.1", TrafficPolicy::Cluster, 0)].iter(),
         );
         // Of a pool that has lost the address.
         announcing.set(
             &name("d"),
             ("", None),
             true,
-            [port("198.51.100.2", Policy::Cluster, 0)].iter(),
+            [port("198.51.100.2", TrafficPolicy::Cluster, 0)].iter(),
         );
         let wanted = announcing.take(&pools(), None).unwrap();
         assert_eq!(announcing.take(&pools(), None), None);
@@ -329,13 +334,23 @@ mod tests {
         let outside = BTreeMap::from([(address("198.51.100.2"), CandidateRank::Candidate)]);
         assert_eq!(wanted_on(&wanted, link("eth2", "198.51.100.0/24")), outside);
 
-        announcing.set(&name("b"), ("", None), false, [port("192.0.2.2", Policy::Local, 1)].iter());
+        announcing.set(
+            &name("b"),
+            ("", None),
+            false,
+            [port("192.0.2.2", TrafficPolicy::Local, 1)].iter(),
+        );
         announcing.set(&name("a"), ("", None), false, [].iter());
         let wanted = announcing.take(&pools(), None).unwrap();
         let expected = [(address("192.0.2.2"), CandidateRank::Candidate)];
         assert_eq!(wanted_on(&wanted, link("eth0", "192.0.2.0/24")), BTreeMap::from(expected));
         // Nothing has changed that affects the announcements.
-        announcing.set(&name("b"), ("", None), false, [port("192.0.2.2", Policy::Local, 2)].iter());
+        announcing.set(
+            &name("b"),
+            ("", None),
+            false,
+            [port("192.0.2.2", TrafficPolicy::Local, 2)].iter(),
+        );
         assert_eq!(announcing.take(&pools(), None), None);
     }
 }

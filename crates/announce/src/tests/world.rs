@@ -28,7 +28,7 @@ impl Random {
     }
 }
 
-pub struct Node {
+pub struct SimulatedNode {
     pub name: String,
     /// The process; `None` if it has ended.
     pub link: Option<LinkElection>,
@@ -45,7 +45,7 @@ pub struct Node {
     timer: Time,
 }
 
-enum Event {
+enum SimulatedEvent {
     Datagram { to: usize, octets: Vec<u8> },
     Probe { from: usize, to: usize, address: IpAddr },
     Claim { to: usize, address: IpAddr, by: LinkAddress },
@@ -53,7 +53,7 @@ enum Event {
 
 pub struct World {
     pub now: Time,
-    pub nodes: Vec<Node>,
+    pub nodes: Vec<SimulatedNode>,
     pub timing: ElectionTiming,
     pub keys: SealKeys,
     pub random: Random,
@@ -71,7 +71,7 @@ pub struct World {
     lost: BTreeMap<(usize, usize), u32>,
     /// Addresses that machines without Millrace use.
     pub others: BTreeMap<IpAddr, LinkAddress>,
-    queue: BTreeMap<(Time, u64), Event>,
+    queue: BTreeMap<(Time, u64), SimulatedEvent>,
     number: u64,
     pub announcements: Vec<(Time, usize, IpAddr)>,
     pub news: Vec<(Time, usize, ElectionEvent)>,
@@ -134,7 +134,7 @@ impl World {
     pub fn add(&mut self, addresses: usize) {
         let wanted = (0..addresses).map(|number| (address(number), CandidateRank::Candidate));
         let name = format!("node-{}", self.nodes.len());
-        self.nodes.push(Node {
+        self.nodes.push(SimulatedNode {
             name,
             link: None,
             paused: false,
@@ -219,7 +219,7 @@ impl World {
 
     /// Nodes whose kernel answers for an address.
     pub fn answering(&self, address: IpAddr) -> Vec<usize> {
-        let answers = |node: &Node| {
+        let answers = |node: &SimulatedNode| {
             node.powered && node.kernel.get(&address).is_some_and(|(until, _)| *until > self.now)
         };
         (0..self.nodes.len()).filter(|node| answers(&self.nodes[*node])).collect()
@@ -228,7 +228,7 @@ impl World {
     pub fn give(&mut self, node: usize, input: LinkInput<'_>) {
         let now = self.now;
         let is_timer = matches!(input, LinkInput::Timer | LinkInput::Backlog);
-        let Node { link: Some(link), timer, .. } = &mut self.nodes[node] else { return };
+        let SimulatedNode { link: Some(link), timer, .. } = &mut self.nodes[node] else { return };
         let effects = link.handle(input, now);
         // A process is scheduled a little later than its timer is due.
         let next = link.next_timer().max(now) + MS / 4;
@@ -248,7 +248,7 @@ impl World {
                 for to in 0..self.nodes.len() {
                     let arrives = !self.firewalled.contains(&to);
                     if to != node && arrives && !self.is_lost(node, to) {
-                        self.enqueue(node, Event::Datagram { to, octets: octets.clone() });
+                        self.enqueue(node, SimulatedEvent::Datagram { to, octets: octets.clone() });
                     }
                 }
             }
@@ -272,17 +272,17 @@ impl World {
             LinkEffect::Transmit(LinkFrame::Probe(address)) => {
                 for to in 0..self.nodes.len() {
                     if to != node && !self.is_lost(node, to) {
-                        self.enqueue(node, Event::Probe { from: node, to, address });
+                        self.enqueue(node, SimulatedEvent::Probe { from: node, to, address });
                     }
                 }
                 if let Some(by) = self.others.get(&address).copied() {
-                    self.enqueue(node, Event::Claim { to: node, address, by });
+                    self.enqueue(node, SimulatedEvent::Claim { to: node, address, by });
                 }
             }
             LinkEffect::Transmit(LinkFrame::ProbeOf(address, [.., high, low])) => {
                 let to = usize::from(u16::from_be_bytes([high, low]));
                 if !self.is_lost(node, to) {
-                    self.enqueue(node, Event::Probe { from: node, to, address });
+                    self.enqueue(node, SimulatedEvent::Probe { from: node, to, address });
                 }
             }
             LinkEffect::Report(news) => self.news.push((self.now, node, news)),
@@ -293,7 +293,7 @@ impl World {
     fn claim(&mut self, node: usize, address: IpAddr) {
         for to in 0..self.nodes.len() {
             if to != node && !self.is_lost(node, to) {
-                self.enqueue(node, Event::Claim { to, address, by: link_address(node) });
+                self.enqueue(node, SimulatedEvent::Claim { to, address, by: link_address(node) });
             }
         }
     }
@@ -308,9 +308,10 @@ impl World {
         lost
     }
 
-    fn enqueue(&mut self, from: usize, event: Event) {
-        let (Event::Datagram { to, .. } | Event::Probe { to, .. } | Event::Claim { to, .. }) =
-            event;
+    fn enqueue(&mut self, from: usize, event: SimulatedEvent) {
+        let (SimulatedEvent::Datagram { to, .. }
+        | SimulatedEvent::Probe { to, .. }
+        | SimulatedEvent::Claim { to, .. }) = event;
         let late = self.late.get(&(from, to)).copied().unwrap_or_default();
         let delay = self.delay.as_micros() as u64;
         let at = self.now + late + Duration::from_micros(50 + self.random.below(delay));
@@ -350,21 +351,24 @@ impl World {
         self.observe();
     }
 
-    fn happen(&mut self, event: Event) {
+    fn happen(&mut self, event: SimulatedEvent) {
         match event {
-            Event::Datagram { to, octets } => {
+            SimulatedEvent::Datagram { to, octets } => {
                 if self.runs(to) {
                     self.give(to, LinkInput::Received(&octets));
                 } else if self.nodes[to].paused && self.nodes[to].inbox.len() < 200 {
                     self.nodes[to].inbox.push_back(octets);
                 }
             }
-            Event::Probe { from, to, address } => {
+            SimulatedEvent::Probe { from, to, address } => {
                 if self.answering(address).contains(&to) && !self.is_lost(to, from) {
-                    self.enqueue(to, Event::Claim { to: from, address, by: link_address(to) });
+                    self.enqueue(
+                        to,
+                        SimulatedEvent::Claim { to: from, address, by: link_address(to) },
+                    );
                 }
             }
-            Event::Claim { to, address, by } => {
+            SimulatedEvent::Claim { to, address, by } => {
                 if self.runs(to) && self.nodes[to].watched.contains(&address) {
                     self.give(to, LinkInput::Claim { address, by });
                 }
@@ -414,8 +418,9 @@ impl World {
 
     /// How many addresses each node answers for.
     pub fn loads(&self) -> Vec<usize> {
-        let holds =
-            |node: &Node| node.kernel.values().filter(|(until, _)| *until > self.now).count();
+        let holds = |node: &SimulatedNode| {
+            node.kernel.values().filter(|(until, _)| *until > self.now).count()
+        };
         self.nodes.iter().map(|node| if node.powered { holds(node) } else { 0 }).collect()
     }
 

@@ -42,9 +42,9 @@ pub async fn serve_api(
     let limits = service.limits();
     // A real client needs milliseconds for its handshake, so hardly one is closed for another.
     let ApiLimits { handshakes, patience, .. } = *limits;
-    let handshakes = lb_connections::Limits {
+    let handshakes = lb_connections::AdmissionLimits {
         head: patience,
-        ..lb_connections::Limits::new(handshakes, handshakes, handshakes.div_ceil(4))
+        ..lb_connections::AdmissionLimits::new(handshakes, handshakes, handshakes.div_ceil(4))
     };
     let connections = UserShares::new(limits.connections);
     accept_all(Tcp { listener, is_local }, Room::new(handshakes), |stream, handshake| {

@@ -15,14 +15,14 @@ use ::tests::worlds::topology::Process;
 use anyhow::{Context, Result, bail, ensure};
 use lb_kernel::Tables;
 
-use super::services::{ADDRESS, Measured, ServicePort, manifests};
+use super::services::{ADDRESS, MeasuredPort, ServicePort, manifests};
 use super::{iptables, nftables};
 
 /// Loading rules for many Services takes a while.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum BalancerKind {
     /// The client connects to the backends directly; the node only routes.
     None,
     Xdp,
@@ -32,7 +32,7 @@ pub enum Kind {
     Haproxy,
 }
 
-impl Kind {
+impl BalancerKind {
     pub const ALL: [Self; 6] =
         [Self::None, Self::Xdp, Self::Tc, Self::Nftables, Self::Iptables, Self::Haproxy];
 
@@ -84,13 +84,13 @@ pub enum Balancer {
     None,
     Millrace {
         tables: Box<Tables>,
-        /// Service port indexes by `Measured`.
+        /// Service port indexes by `MeasuredPort`.
         indexes: [u32; 3],
         xdp: bool,
         _agent: Agent,
     },
     Nftables {
-        /// Counts before the counters were last reset, by `Measured`.
+        /// Counts before the counters were last reset, by `MeasuredPort`.
         counted: [Cell<u64>; 3],
     },
     Iptables {
@@ -103,11 +103,13 @@ pub enum Balancer {
 }
 
 impl Balancer {
-    pub fn start(kind: Kind, network: &OneNode, ports: &[ServicePort]) -> Result<Self> {
+    pub fn start(kind: BalancerKind, network: &OneNode, ports: &[ServicePort]) -> Result<Self> {
         match kind {
-            Kind::None => Ok(Self::None),
-            Kind::Xdp | Kind::Tc => millrace(kind == Kind::Xdp, network, ports),
-            Kind::Nftables => {
+            BalancerKind::None => Ok(Self::None),
+            BalancerKind::Xdp | BalancerKind::Tc => {
+                millrace(kind == BalancerKind::Xdp, network, ports)
+            }
+            BalancerKind::Nftables => {
                 let file = network.topology.directory().join("rules.nft");
                 std::fs::write(&file, nftables::rules(ports, NODE))?;
                 network
@@ -115,7 +117,7 @@ impl Balancer {
                     .run_within(PATIENCE, ["nft".as_ref(), "-f".as_ref(), file.as_os_str()])?;
                 Ok(Self::Nftables { counted: Default::default() })
             }
-            Kind::Iptables => {
+            BalancerKind::Iptables => {
                 let file = network.topology.directory().join("rules.iptables");
                 std::fs::write(&file, iptables::rules(ports))?;
                 let words = ["iptables-nft-restore".as_ref(), file.as_os_str()];
@@ -123,15 +125,15 @@ impl Balancer {
                 let chain = |measured| {
                     iptables::chain_of(measured, ports).context("every measured port has a chain")
                 };
-                let [web, stream, datagram] = Measured::ALL;
+                let [web, stream, datagram] = MeasuredPort::ALL;
                 Ok(Self::Iptables { chains: [chain(web)?, chain(stream)?, chain(datagram)?] })
             }
-            Kind::Haproxy => haproxy(network),
+            BalancerKind::Haproxy => haproxy(network),
         }
     }
 
     /// The addresses to which the client connects for a port.
-    pub fn addresses(&self, measured: Measured) -> Vec<SocketAddr> {
+    pub fn addresses(&self, measured: MeasuredPort) -> Vec<SocketAddr> {
         match self {
             Self::None => measured.backends().into_iter().map(Into::into).collect(),
             _ => vec![(ADDRESS, measured.port()).into()],
@@ -139,7 +141,7 @@ impl Balancer {
     }
 
     /// The number of connections or flows to a port that it has balanced so far.
-    pub fn balanced(&self, network: &OneNode, measured: Measured) -> Result<u64> {
+    pub fn balanced(&self, network: &OneNode, measured: MeasuredPort) -> Result<u64> {
         match self {
             Self::None => Ok(0),
             Self::Millrace { tables, indexes, .. } => {
@@ -184,14 +186,14 @@ fn millrace(xdp: bool, network: &OneNode, ports: &[ServicePort]) -> Result<Balan
     let agent = Agent::start(&network.node, &pins, &file, DEVICE, &more)?;
     let tables = Box::new(Tables::open(|name| pins.join(name))?);
     let frontends = tables.snapshot()?.frontends;
-    let index = |measured: Measured| {
+    let index = |measured: MeasuredPort| {
         let found = frontends
             .iter()
             .find(|(key, _)| key.address == IpAddr::from(ADDRESS) && key.port == measured.port());
         let (_, frontend) = found.with_context(|| format!("no frontend {}", measured.name()))?;
         anyhow::Ok(frontend.service_port)
     };
-    let [web, stream, datagram] = Measured::ALL;
+    let [web, stream, datagram] = MeasuredPort::ALL;
     let indexes = [index(web)?, index(stream)?, index(datagram)?];
     Ok(Balancer::Millrace { tables, indexes, xdp, _agent: agent })
 }
@@ -206,7 +208,7 @@ fn haproxy(network: &OneNode) -> Result<Balancer> {
          timeout server 1m\n",
         socket.display()
     );
-    for measured in [Measured::Web, Measured::Stream] {
+    for measured in [MeasuredPort::Web, MeasuredPort::Stream] {
         let (name, port) = (measured.name(), measured.port());
         text += &format!("listen {name}\n    bind {ADDRESS}:{port}\n    balance roundrobin\n");
         for (number, backend) in measured.backends().into_iter().enumerate() {
@@ -222,7 +224,7 @@ fn haproxy(network: &OneNode) -> Result<Balancer> {
     command.arg("-db").arg("-f").arg(&file);
     let mut process = network.node.spawn(&mut command)?;
     process.wait_until_so("logs its listeners", PATIENCE, |_| {
-        total_sessions(&socket, Measured::Stream.name()).is_ok()
+        total_sessions(&socket, MeasuredPort::Stream.name()).is_ok()
     })?;
     Ok(Balancer::Haproxy { socket, _process: process })
 }
@@ -250,19 +252,19 @@ fn sessions_of(table: &str, listener: &str) -> Result<u64> {
 }
 
 /// The backends' responses through the measured frontend: the server, and the client that it sees.
-pub fn prove(kind: Kind, balancer: &Balancer, network: &OneNode) -> Result<()> {
-    let client = if kind == Kind::None { "192.0.2.2" } else { "10.0.0.1" };
-    for address in balancer.addresses(Measured::Web) {
+pub fn prove(kind: BalancerKind, balancer: &Balancer, network: &OneNode) -> Result<()> {
+    let client = if kind == BalancerKind::None { "192.0.2.2" } else { "10.0.0.1" };
+    for address in balancer.addresses(MeasuredPort::Web) {
         let seen = network.curl(&format!("http://{address}/client"))?;
         ensure!(seen.trim() == client, "a backend sees {} instead of {client}", seen.trim());
     }
     let mut names = BTreeSet::new();
     // Every backend responds sooner or later, however it is selected.
     for _ in 0..100 {
-        for address in balancer.addresses(Measured::Web) {
+        for address in balancer.addresses(MeasuredPort::Web) {
             names.insert(network.curl(&format!("http://{address}/"))?.trim().to_owned());
         }
-        if names.len() == Measured::Web.backends().len() {
+        if names.len() == MeasuredPort::Web.backends().len() {
             return Ok(());
         }
     }

@@ -1,7 +1,7 @@
 //! The figures that are measured for each contender.
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Figure {
+pub(crate) enum ComparisonFigure {
     Connections,
     ConnectionTime,
     ConnectionSoftirq,
@@ -16,7 +16,7 @@ pub(crate) enum Figure {
     Frames,
 }
 
-impl Figure {
+impl ComparisonFigure {
     pub const ALL: [Self; 12] = [
         Self::Connections,
         Self::ConnectionTime,

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::services::{Measured, POD_RANGE, ServicePort};
+use super::services::{MeasuredPort, POD_RANGE, ServicePort};
 
 const CHAINS: [&str; 4] = ["KUBE-SERVICES", "KUBE-NODEPORTS", "KUBE-MARK-MASQ", "KUBE-POSTROUTING"];
 
@@ -77,7 +77,7 @@ fn endpoint_chain(port: &ServicePort, endpoint: usize) -> String {
 }
 
 /// The chain that new connections to a measured port traverse.
-pub(crate) fn chain_of(measured: Measured, ports: &[ServicePort]) -> Option<String> {
+pub(crate) fn chain_of(measured: MeasuredPort, ports: &[ServicePort]) -> Option<String> {
     let is = |port: &&ServicePort| port.outside.is_some_and(|outside| outside.measured == measured);
     ports.iter().find(is).map(external_chain)
 }

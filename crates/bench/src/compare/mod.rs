@@ -23,9 +23,9 @@ use crate::progress::Progress;
 use anyhow::{Result, bail, ensure};
 use clap::Args;
 
-use balancer::Kind;
-use report::Run;
-use world::{Effort, Phase, World};
+use balancer::BalancerKind;
+use report::ComparisonResults;
+use world::{ComparisonEffort, Phase, World};
 
 /// Compare Millrace with kube-proxy's nftables and iptables rules, HAProxy, and direct connections
 ///
@@ -38,7 +38,7 @@ use world::{Effort, Phase, World};
 /// kernel between them. "Mpackets/s" counts datagrams of 1,024 open flows that arrived at the backend's interface.
 /// They are generated with live frames on the CPU that forwards them; lost packets do not count.
 #[derive(Debug, Args)]
-pub struct Options {
+pub struct ComparisonOptions {
     /// Number of Services; with several numbers, each is measured
     #[arg(long, value_name = "NUMBER", value_delimiter = ',')]
     #[arg(default_value = "1,1000,10000", value_parser = clap::value_parser!(u32).range(1..=10_000))]
@@ -67,14 +67,14 @@ pub struct Options {
     output: PathBuf,
 }
 
-const FULL: Effort = Effort {
+const FULL: ComparisonEffort = ComparisonEffort {
     connections: Duration::from_millis(1_000),
     one_at_a_time: Duration::from_millis(600),
     stream_seconds: 1,
     datagrams: 2_000,
     frames: 1_000_000,
 };
-const QUICK: Effort = Effort {
+const QUICK: ComparisonEffort = ComparisonEffort {
     connections: Duration::from_millis(200),
     one_at_a_time: Duration::from_millis(100),
     stream_seconds: 1,
@@ -93,7 +93,7 @@ const NEVER: [&str; 3] = [
 
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
-pub fn run(options: &Options) -> Result<()> {
+pub fn run(options: &ComparisonOptions) -> Result<()> {
     // A handler instead of the default: Ctrl-C must not skip the clean-up.
     ctrlc::set_handler(|| INTERRUPTED.store(true, Ordering::Relaxed))?;
     let started = Instant::now();
@@ -113,12 +113,14 @@ pub fn run(options: &Options) -> Result<()> {
     let until = started + Duration::from_secs(options.minutes * 60);
     let background = measure(&mut worlds, rounds, effort, until, |worlds, background| {
         let lacking = not_measured(&lacking, worlds);
-        let run = Run { worlds, rounds: background.len(), background, lacking: &lacking };
+        let run =
+            ComparisonResults { worlds, rounds: background.len(), background, lacking: &lacking };
         write(&run, &options.output).map(drop)
     })?;
     let rounds = background.len();
     let lacking = not_measured(&lacking, &worlds);
-    let run = Run { worlds: &worlds, rounds, background: &background, lacking: &lacking };
+    let run =
+        ComparisonResults { worlds: &worlds, rounds, background: &background, lacking: &lacking };
     show(&run, &options.output)?;
     eprintln!("after {} s", started.elapsed().as_secs());
     let failed = lacking.iter().filter(|line| line.starts_with("FAILED")).count();
@@ -133,13 +135,16 @@ fn not_measured(lacking: &[String], worlds: &[World]) -> Vec<String> {
 }
 
 /// The selected contenders whose programs are installed.
-fn cases(options: &Options, lacking: &mut Vec<String>) -> Vec<(Kind, Option<u32>)> {
+fn cases(
+    options: &ComparisonOptions,
+    lacking: &mut Vec<String>,
+) -> Vec<(BalancerKind, Option<u32>)> {
     let sizes = if options.quick { &options.services[..1] } else { &options.services[..] };
-    let is_wanted = |kind: &Kind| {
+    let is_wanted = |kind: &BalancerKind| {
         options.only.is_empty() || options.only.iter().any(|part| kind.key().contains(&**part))
     };
     let mut cases = Vec::new();
-    for kind in Kind::ALL.into_iter().filter(is_wanted) {
+    for kind in BalancerKind::ALL.into_iter().filter(is_wanted) {
         match kind.program() {
             Some(program) if !is_installed(program) => {
                 lacking.push(format!("{}: {program} is not installed", kind.name()));
@@ -156,7 +161,7 @@ fn cases(options: &Options, lacking: &mut Vec<String>) -> Vec<(Kind, Option<u32>
 fn measure(
     worlds: &mut [World],
     rounds: u32,
-    effort: Effort,
+    effort: ComparisonEffort,
     until: Instant,
     keep: impl Fn(&[World], &Sample) -> Result<()>,
 ) -> Result<Sample> {
@@ -204,7 +209,7 @@ fn reported_problems(world: &World) -> Vec<String> {
 }
 
 /// Writes the results as JSON, table and plot; returns the table with remarks, and the paths.
-fn write(run: &Run<'_>, output: &Path) -> Result<(String, Vec<PathBuf>)> {
+fn write(run: &ComparisonResults<'_>, output: &Path) -> Result<(String, Vec<PathBuf>)> {
     let table = report::table(run);
     let remarks = report::remarks(run);
     let list =
@@ -216,7 +221,7 @@ fn write(run: &Run<'_>, output: &Path) -> Result<(String, Vec<PathBuf>)> {
     Ok((text, written))
 }
 
-fn show(run: &Run<'_>, output: &Path) -> Result<()> {
+fn show(run: &ComparisonResults<'_>, output: &Path) -> Result<()> {
     let (text, mut written) = write(run, output)?;
     println!("{text}");
     match picture(output) {

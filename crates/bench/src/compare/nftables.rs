@@ -6,7 +6,7 @@
 
 use std::fmt::Write;
 
-use super::services::{Measured, POD_RANGE, ServicePort};
+use super::services::{MeasuredPort, POD_RANGE, ServicePort};
 
 /// kube-proxy's default.
 const MASQUERADE_MARK: &str = "0x4000";
@@ -68,11 +68,11 @@ pub fn rules(ports: &[ServicePort], node: &str) -> String {
         let _ = writeln!(text, "add {line}");
     };
     add(format_args!("element ip kube-proxy nodeport-ips {{ {node} }}"));
-    for measured in Measured::ALL {
+    for measured in MeasuredPort::ALL {
         add(format_args!("counter ip kube-proxy {}", measured.name()));
     }
     for port in ports {
-        let names = Names::of(port);
+        let names = ChainNames::of(port);
         for endpoint in 0..port.endpoints.len() {
             add(format_args!("chain ip kube-proxy {}", names.endpoint(endpoint)));
         }
@@ -86,14 +86,14 @@ pub fn rules(ports: &[ServicePort], node: &str) -> String {
 }
 
 /// The names of a port's chains. kube-proxy's contain a hash of the same length.
-struct Names<'a> {
+struct ChainNames<'a> {
     port: &'a ServicePort,
     base: String,
     service: String,
     external: String,
 }
 
-impl<'a> Names<'a> {
+impl<'a> ChainNames<'a> {
     fn of(port: &'a ServicePort) -> Self {
         let ServicePort { number, service, name, protocol, .. } = port;
         let base = format!("{number:08}-default/{service}/{}/{name}", protocol.name());
@@ -109,7 +109,7 @@ impl<'a> Names<'a> {
 
 fn write_port(
     port: &ServicePort,
-    names: &Names<'_>,
+    names: &ChainNames<'_>,
     add: &mut impl FnMut(std::fmt::Arguments<'_>),
 ) {
     let ServicePort { cluster_address, port: number, .. } = port;

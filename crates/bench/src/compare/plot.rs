@@ -2,18 +2,18 @@
 
 use std::fmt::Write;
 
-use super::balancer::Kind;
-use super::figure::Figure;
+use super::balancer::BalancerKind;
+use super::figure::ComparisonFigure;
 use super::world::World;
 use crate::tables::number;
 
-const PANELS: [Figure; 6] = [
-    Figure::Connections,
-    Figure::ConnectionTime,
-    Figure::ConnectHalf,
-    Figure::KeptHalf,
-    Figure::DatagramHalf,
-    Figure::Frames,
+const PANELS: [ComparisonFigure; 6] = [
+    ComparisonFigure::Connections,
+    ComparisonFigure::ConnectionTime,
+    ComparisonFigure::ConnectHalf,
+    ComparisonFigure::KeptHalf,
+    ComparisonFigure::DatagramHalf,
+    ComparisonFigure::Frames,
 ];
 
 const WIDTH: f64 = 1180.0;
@@ -46,7 +46,7 @@ pub fn plot(worlds: &[World]) -> String {
     svg + "</svg>\n"
 }
 
-fn panel(worlds: &[World], figure: Figure, left: f64, top: f64, svg: &mut String) {
+fn panel(worlds: &[World], figure: ComparisonFigure, left: f64, top: f64, svg: &mut String) {
     let mut add = |line: std::fmt::Arguments<'_>| {
         // Writing to a string does not fail.
         let _ = writeln!(svg, "{line}");
@@ -98,13 +98,13 @@ fn label(world: &World) -> String {
     }
 }
 
-fn colour(kind: Kind) -> &'static str {
+fn colour(kind: BalancerKind) -> &'static str {
     match kind {
-        Kind::None => "#aaaaaa",
-        Kind::Xdp => "#2a8c4a",
-        Kind::Tc => "#7cc28f",
-        Kind::Nftables => "#4878b8",
-        Kind::Iptables => "#8fb0dc",
-        Kind::Haproxy => "#d98c3f",
+        BalancerKind::None => "#aaaaaa",
+        BalancerKind::Xdp => "#2a8c4a",
+        BalancerKind::Tc => "#7cc28f",
+        BalancerKind::Nftables => "#4878b8",
+        BalancerKind::Iptables => "#8fb0dc",
+        BalancerKind::Haproxy => "#d98c3f",
     }
 }

@@ -8,12 +8,12 @@ use crate::tables::{aligned, cell};
 use anyhow::{Context, Result};
 use serde_json::{Map, Value, json};
 
-use super::balancer::Kind;
-use super::figure::Figure;
+use super::balancer::BalancerKind;
+use super::figure::ComparisonFigure;
 use super::world::World;
 
 /// The results of a run.
-pub struct Run<'a> {
+pub struct ComparisonResults<'a> {
     pub worlds: &'a [World],
     pub rounds: usize,
     /// The share of the machine that other processes used before each round, from 0 to 1.
@@ -23,33 +23,35 @@ pub struct Run<'a> {
 }
 
 /// A line for each contender and number of Services: medians, and half the range of the rounds.
-pub fn table(run: &Run<'_>) -> String {
+pub fn table(run: &ComparisonResults<'_>) -> String {
     let mut lines = vec![vec!["".to_owned(), "Services".to_owned()]];
-    lines[0].extend(Figure::ALL.map(|figure| figure.heading().to_owned()));
+    lines[0].extend(ComparisonFigure::ALL.map(|figure| figure.heading().to_owned()));
     for world in run.worlds {
         let services = world.services.map_or("-".to_owned(), |number| number.to_string());
         let mut line = vec![world.kind.name().to_owned(), services];
-        line.extend(Figure::ALL.map(|figure| world.samples.get(&figure).map_or("-".into(), cell)));
+        line.extend(
+            ComparisonFigure::ALL.map(|figure| world.samples.get(&figure).map_or("-".into(), cell)),
+        );
         lines.push(line);
     }
     aligned(&lines)
 }
 
 /// The figures of which ratios are printed, with their descriptions.
-const RATIOS: [(Figure, &str); 6] = [
-    (Figure::Connections, "new connections"),
-    (Figure::ConnectionTime, "processor time for one"),
-    (Figure::ConnectHalf, "time to connect and ask"),
-    (Figure::KeptHalf, "time to ask"),
-    (Figure::Stream, "bulk"),
-    (Figure::Frames, "packets"),
+const RATIOS: [(ComparisonFigure, &str); 6] = [
+    (ComparisonFigure::Connections, "new connections"),
+    (ComparisonFigure::ConnectionTime, "processor time for one"),
+    (ComparisonFigure::ConnectHalf, "time to connect and ask"),
+    (ComparisonFigure::KeptHalf, "time to ask"),
+    (ComparisonFigure::Stream, "bulk"),
+    (ComparisonFigure::Frames, "packets"),
 ];
 
 /// Millrace compared with each other contender at the highest number of Services. The median of the
 /// ratios of each round, because a disturbance affects both.
 pub fn ratios(worlds: &[World]) -> String {
     let most = worlds.iter().filter_map(|world| world.services).max();
-    let is_ours = |world: &&World| matches!(world.kind, Kind::Xdp | Kind::Tc);
+    let is_ours = |world: &&World| matches!(world.kind, BalancerKind::Xdp | BalancerKind::Tc);
     let mut text = String::new();
     for world in worlds.iter().filter(is_ours).filter(|world| world.services == most) {
         for other in worlds.iter().filter(|other| !is_ours(other)) {
@@ -76,7 +78,7 @@ fn ratio(ours: &Sample, theirs: &Sample) -> Option<f64> {
 }
 
 /// Notes below the table.
-pub(crate) fn remarks(run: &Run<'_>) -> Vec<String> {
+pub(crate) fn remarks(run: &ComparisonResults<'_>) -> Vec<String> {
     let [median, _, most] = run.background.summary().map(|share| share.unwrap_or(0.0) * 100.0);
     let failed: u64 = run.worlds.iter().map(|world| world.failed).sum();
     let answered: u64 = run.worlds.iter().map(|world| world.answered).sum();
@@ -103,7 +105,7 @@ pub(crate) fn remarks(run: &Run<'_>) -> Vec<String> {
     remarks
 }
 
-pub fn json(run: &Run<'_>) -> Value {
+pub fn json(run: &ComparisonResults<'_>) -> Value {
     let machine = machine();
     let cases: Vec<Value> = run.worlds.iter().map(case).collect();
     json!({
@@ -134,7 +136,7 @@ fn case(world: &World) -> Value {
 /// Writes all files; returns their paths.
 pub fn write(
     directory: &Path,
-    run: &Run<'_>,
+    run: &ComparisonResults<'_>,
     markdown: &str,
     picture: &str,
 ) -> Result<Vec<PathBuf>> {

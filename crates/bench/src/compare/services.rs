@@ -16,12 +16,12 @@ pub const BACKENDS: [(Ipv4Addr, &str); 2] =
 const OTHERS_ENDPOINTS: u32 = 2;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Protocol {
+pub enum ComparedProtocol {
     Tcp,
     Udp,
 }
 
-impl Protocol {
+impl ComparedProtocol {
     pub fn name(self) -> &'static str {
         match self {
             Self::Tcp => "tcp",
@@ -32,13 +32,13 @@ impl Protocol {
 
 /// A port of the measured Service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Measured {
+pub enum MeasuredPort {
     Web,
     Stream,
     Datagram,
 }
 
-impl Measured {
+impl MeasuredPort {
     pub const ALL: [Self; 3] = [Self::Web, Self::Stream, Self::Datagram];
 
     pub fn name(self) -> &'static str {
@@ -65,10 +65,10 @@ impl Measured {
         }
     }
 
-    pub fn protocol(self) -> Protocol {
+    pub fn protocol(self) -> ComparedProtocol {
         match self {
-            Self::Web | Self::Stream => Protocol::Tcp,
-            Self::Datagram => Protocol::Udp,
+            Self::Web | Self::Stream => ComparedProtocol::Tcp,
+            Self::Datagram => ComparedProtocol::Udp,
         }
     }
 
@@ -95,7 +95,7 @@ pub struct ServicePort {
     pub number: u32,
     pub service: String,
     pub name: &'static str,
-    pub protocol: Protocol,
+    pub protocol: ComparedProtocol,
     pub cluster_address: Ipv4Addr,
     pub port: u16,
     /// The frontends for external clients.
@@ -105,13 +105,13 @@ pub struct ServicePort {
 
 #[derive(Clone, Copy, Debug)]
 pub struct Outside {
-    pub measured: Measured,
+    pub measured: MeasuredPort,
     pub address: Ipv4Addr,
     pub node_port: u16,
 }
 
 impl ServicePort {
-    fn measured(measured: Measured) -> Self {
+    fn measured(measured: MeasuredPort) -> Self {
         let outside = Outside { measured, address: ADDRESS, node_port: measured.node_port() };
         Self {
             number: measured as u32,
@@ -132,10 +132,10 @@ impl ServicePort {
             SocketAddrV4::new(after([10, 128, 0, 1], number * OTHERS_ENDPOINTS + endpoint), 8080)
         };
         Self {
-            number: number + Measured::ALL.len() as u32,
+            number: number + MeasuredPort::ALL.len() as u32,
             service: format!("other-{number}"),
             name: "http",
-            protocol: Protocol::Tcp,
+            protocol: ComparedProtocol::Tcp,
             cluster_address: after([10, 97, 0, 1], number),
             port: 80,
             outside: None,
@@ -149,7 +149,7 @@ impl ServicePort {
 pub fn services(number: u32) -> Vec<ServicePort> {
     let others = number.saturating_sub(1);
     let before = (0..others / 2).map(ServicePort::other);
-    let measured = Measured::ALL.map(ServicePort::measured);
+    let measured = MeasuredPort::ALL.map(ServicePort::measured);
     before.chain(measured).chain((others / 2..others).map(ServicePort::other)).collect()
 }
 

@@ -14,18 +14,18 @@ use std::ops::{Range, RangeInclusive};
 use std::time::Duration;
 
 use crate::figures::Sample;
-use crate::load::{self, Done, Ends};
+use crate::load::{self, ClosingSide, Done};
 use ::tests::worlds::one_node::OneNode;
 use ::tests::worlds::topology::{Echo, Host, Process};
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use super::balancer::{Balancer, Kind, prove};
-use super::figure::Figure;
+use super::balancer::{Balancer, BalancerKind, prove};
+use super::figure::ComparisonFigure;
 use super::frames::{self, Frames};
 use super::pinned::Pinned;
 use super::processor::{Meter, Used};
-use super::services::{BACKENDS, Measured, services};
+use super::services::{BACKENDS, MeasuredPort, services};
 
 /// Number of concurrent connections in the phase that opens as many as possible.
 const THREADS: usize = 4;
@@ -36,7 +36,7 @@ const ECHO: &str = "echo";
 
 /// The amount of work in a round.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Effort {
+pub(crate) struct ComparisonEffort {
     pub connections: Duration,
     pub one_at_a_time: Duration,
     pub stream_seconds: u32,
@@ -45,10 +45,10 @@ pub(crate) struct Effort {
 }
 
 pub struct World {
-    pub kind: Kind,
+    pub kind: BalancerKind,
     /// The number of Services; `None`: the contender has none.
     pub services: Option<u32>,
-    pub samples: BTreeMap<Figure, Sample>,
+    pub samples: BTreeMap<ComparisonFigure, Sample>,
     pub answered: u64,
     pub failed: u64,
     /// The phases that failed, and why.
@@ -97,7 +97,7 @@ impl Phase {
 }
 
 impl World {
-    pub fn new(kind: Kind, number: Option<u32>) -> Result<Self> {
+    pub fn new(kind: BalancerKind, number: Option<u32>) -> Result<Self> {
         let network = OneNode::with_pods(0)?;
         let other = network.other_node()?;
         other.address("eth0", &format!("{}/24", BACKENDS[1].0))?;
@@ -114,11 +114,11 @@ impl World {
             .client
             .sysctl(&["net.ipv4.ip_local_port_range=1025 65535", "net.ipv4.tcp_tw_reuse=1"])?;
         let mut servers = Vec::new();
-        for ((_, name), backend) in BACKENDS.into_iter().zip(Measured::Web.backends()) {
+        for ((_, name), backend) in BACKENDS.into_iter().zip(MeasuredPort::Web.backends()) {
             servers.push(other.http_server(&[&backend.to_string()], name)?);
         }
-        servers.push(other.iperf3_server(&Measured::Stream.backends()[0].to_string())?);
-        let echo = other.udp_echo(&Measured::Datagram.backends()[0].to_string(), ECHO)?;
+        servers.push(other.iperf3_server(&MeasuredPort::Stream.backends()[0].to_string())?);
+        let echo = other.udp_echo(&MeasuredPort::Datagram.backends()[0].to_string(), ECHO)?;
 
         let balancer = Balancer::start(kind, &network, &services(number.unwrap_or(1)))?;
         prove(kind, &balancer, &network)?;
@@ -148,7 +148,7 @@ impl World {
         }
     }
 
-    pub fn measure(&mut self, phase: Phase, effort: Effort) -> Result<()> {
+    pub fn measure(&mut self, phase: Phase, effort: ComparisonEffort) -> Result<()> {
         match phase {
             Phase::Connections => self.connections(effort.connections),
             Phase::OneAtATime => self.one_at_a_time(effort.one_at_a_time),
@@ -161,55 +161,66 @@ impl World {
 
     /// Opens as many connections as possible, several at once, with one request each.
     fn connections(&mut self, time: Duration) -> Result<()> {
-        let servers = self.balancer.addresses(Measured::Web);
-        let before = self.counts(Measured::Web)?;
+        let servers = self.balancer.addresses(MeasuredPort::Web);
+        let before = self.counts(MeasuredPort::Web)?;
         let started = self.meter.read()?;
         let done = load::connections(
             &self.network.client,
             &servers,
             THREADS,
             time,
-            Ends::Client,
+            ClosingSide::Client,
             is_backends,
         )?;
         let used = self.meter.read()?.since(started);
         self.count(&done);
-        self.check(Measured::Web, before, expected(&done))?;
-        self.push(Figure::Connections, done.a_second());
-        self.push_used(Figure::ConnectionTime, Some(Figure::ConnectionSoftirq), used, &done);
+        self.check(MeasuredPort::Web, before, expected(&done))?;
+        self.push(ComparisonFigure::Connections, done.a_second());
+        self.push_used(
+            ComparisonFigure::ConnectionTime,
+            Some(ComparisonFigure::ConnectionSoftirq),
+            used,
+            &done,
+        );
         Ok(())
     }
 
     /// Opens one connection after the other, with one request each.
     fn one_at_a_time(&mut self, time: Duration) -> Result<()> {
         let _pinned = self.pin()?;
-        let servers = self.balancer.addresses(Measured::Web);
-        let before = self.counts(Measured::Web)?;
-        let mut done =
-            load::connections(&self.network.client, &servers, 1, time, Ends::Client, is_backends)?;
+        let servers = self.balancer.addresses(MeasuredPort::Web);
+        let before = self.counts(MeasuredPort::Web)?;
+        let mut done = load::connections(
+            &self.network.client,
+            &servers,
+            1,
+            time,
+            ClosingSide::Client,
+            is_backends,
+        )?;
         self.count(&done);
-        self.check(Measured::Web, before, expected(&done))?;
-        self.push_times([Figure::ConnectHalf, Figure::ConnectMost], &mut done)
+        self.check(MeasuredPort::Web, before, expected(&done))?;
+        self.push_times([ComparisonFigure::ConnectHalf, ComparisonFigure::ConnectMost], &mut done)
     }
 
     /// Sends one request after the other over one connection.
     fn kept(&mut self, time: Duration) -> Result<()> {
         let _pinned = self.pin()?;
-        let server = self.address(Measured::Web)?;
-        let before = self.counts(Measured::Web)?;
+        let server = self.address(MeasuredPort::Web)?;
+        let before = self.counts(MeasuredPort::Web)?;
         let started = self.meter.read()?;
         let (mut done, connections) = load::kept(&self.network.client, &server, time, is_backends)?;
         let used = self.meter.read()?.since(started);
         self.count(&done);
-        self.check(Measured::Web, before, connections..=connections)?;
-        self.push_used(Figure::KeptTime, None, used, &done);
-        self.push_times([Figure::KeptHalf, Figure::KeptMost], &mut done)
+        self.check(MeasuredPort::Web, before, connections..=connections)?;
+        self.push_used(ComparisonFigure::KeptTime, None, used, &done);
+        self.push_times([ComparisonFigure::KeptHalf, ComparisonFigure::KeptMost], &mut done)
     }
 
     /// Measures the throughput of one connection.
     fn stream(&mut self, seconds: u32) -> Result<()> {
-        let server = self.address(Measured::Stream)?;
-        let before = self.counts(Measured::Stream)?;
+        let server = self.address(MeasuredPort::Stream)?;
+        let before = self.counts(MeasuredPort::Stream)?;
         let (address, port) = (server.ip().to_string(), server.port().to_string());
         let seconds = seconds.to_string();
         let words = ["iperf3", "--client", &address, "--port", &port, "--time", &seconds, "--json"];
@@ -217,8 +228,8 @@ impl World {
         let report: Value = serde_json::from_str(&self.network.client.run_within(limit, words)?)?;
         let bits = report["end"]["sum_received"]["bits_per_second"].as_f64();
         // One control connection, and one for the data.
-        self.check(Measured::Stream, before, 2..=2)?;
-        self.push(Figure::Stream, bits.context("iperf3 reported no throughput")? / 1e9);
+        self.check(MeasuredPort::Stream, before, 2..=2)?;
+        self.push(ComparisonFigure::Stream, bits.context("iperf3 reported no throughput")? / 1e9);
         Ok(())
     }
 
@@ -230,19 +241,23 @@ impl World {
         let ports = first..first + number;
         self.datagrams_sent =
             (self.datagrams_sent + number) % (DATAGRAM_PORTS.len() as u16 - number);
-        let server = self.address(Measured::Datagram)?;
-        let before = self.counts(Measured::Datagram)?;
+        let server = self.address(MeasuredPort::Datagram)?;
+        let before = self.counts(MeasuredPort::Datagram)?;
         let mut done = load::datagrams(&self.network.client, &server, ports, ECHO)?;
         self.count(&done);
-        self.check(Measured::Datagram, before, done.answered()..=done.answered() + done.failed)?;
-        self.push_times([Figure::DatagramHalf, Figure::DatagramMost], &mut done)
+        self.check(
+            MeasuredPort::Datagram,
+            before,
+            done.answered()..=done.answered() + done.failed,
+        )?;
+        self.push_times([ComparisonFigure::DatagramHalf, ComparisonFigure::DatagramMost], &mut done)
     }
 
     fn frames(&mut self, number: u32) -> Result<()> {
         let _pinned = self.pin()?;
-        let server = self.address(Measured::Datagram)?;
+        let server = self.address(MeasuredPort::Datagram)?;
         Frames::open_flows(&self.network, server, ECHO)?;
-        let before = self.counts(Measured::Datagram)?;
+        let before = self.counts(MeasuredPort::Datagram)?;
         let frames = match &mut self.frames {
             Some(frames) => frames,
             none => none.insert(Frames::new(&self.network, server)?),
@@ -255,7 +270,7 @@ impl World {
             rate.arrived
         );
         // All flows were open.
-        let after = self.counts(Measured::Datagram)?;
+        let after = self.counts(MeasuredPort::Datagram)?;
         ensure!(
             after.balanced - before.balanced <= u64::from(frames::FLOWS) / 100,
             "{} flows were opened again",
@@ -269,7 +284,7 @@ impl World {
                 rate.arrived
             );
         }
-        self.push(Figure::Frames, rate.arrived_a_second / 1e6);
+        self.push(ComparisonFigure::Frames, rate.arrived_a_second / 1e6);
         Ok(())
     }
 
@@ -277,12 +292,12 @@ impl World {
         Pinned::new(self.network.topology.cgroup())
     }
 
-    fn address(&self, measured: Measured) -> Result<SocketAddr> {
+    fn address(&self, measured: MeasuredPort) -> Result<SocketAddr> {
         self.balancer.addresses(measured).first().copied().context("there is a frontend")
     }
 
-    fn counts(&self, measured: Measured) -> Result<Counts> {
-        Ok(Counts {
+    fn counts(&self, measured: MeasuredPort) -> Result<PacketCounts> {
+        Ok(PacketCounts {
             balanced: self.balancer.balanced(&self.network, measured)?,
             sent_on: self.balancer.sent_on_by_xdp(&self.network)?,
         })
@@ -292,13 +307,13 @@ impl World {
     /// measured.
     fn check(
         &self,
-        measured: Measured,
-        before: Counts,
+        measured: MeasuredPort,
+        before: PacketCounts,
         connections: RangeInclusive<u64>,
     ) -> Result<()> {
         let after = self.counts(measured)?;
         let seen = after.balanced - before.balanced;
-        let expected = if self.kind == Kind::None { 0..=0 } else { connections };
+        let expected = if self.kind == BalancerKind::None { 0..=0 } else { connections };
         ensure!(
             expected.contains(&seen),
             "the balancer saw {seen} connections instead of {expected:?}"
@@ -330,11 +345,11 @@ impl World {
         }
     }
 
-    fn push(&mut self, figure: Figure, value: f64) {
+    fn push(&mut self, figure: ComparisonFigure, value: f64) {
         self.samples.entry(figure).or_default().push(value);
     }
 
-    fn push_times(&mut self, [half, most]: [Figure; 2], done: &mut Done) -> Result<()> {
+    fn push_times(&mut self, [half, most]: [ComparisonFigure; 2], done: &mut Done) -> Result<()> {
         for (figure, percent) in [(half, 50), (most, 99)] {
             let time = done.percentile(percent).context("nothing was answered")?;
             self.push(figure, time.as_secs_f64() * 1e6);
@@ -342,7 +357,13 @@ impl World {
         Ok(())
     }
 
-    fn push_used(&mut self, all: Figure, softirq: Option<Figure>, used: Used, done: &Done) {
+    fn push_used(
+        &mut self,
+        all: ComparisonFigure,
+        softirq: Option<ComparisonFigure>,
+        used: Used,
+        done: &Done,
+    ) {
         let each = |time: Duration| time.as_secs_f64() * 1e6 / done.answered().max(1) as f64;
         self.push(all, each(used.measured));
         if let Some(softirq) = softirq {
@@ -352,7 +373,7 @@ impl World {
 }
 
 #[derive(Clone, Copy)]
-struct Counts {
+struct PacketCounts {
     balanced: u64,
     /// Packets redirected by XDP, if XDP should forward them.
     sent_on: Option<u64>,

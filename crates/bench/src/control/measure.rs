@@ -27,7 +27,7 @@ const ROUNDS: u32 = 200;
 pub struct Measured {
     pub services: u32,
     pub endpoints: u32,
-    pub limits: Limits,
+    pub limits: MapSizes,
     /// Parsing the objects.
     pub read_ms: f64,
     /// From the parsed objects to the last written slot.
@@ -78,12 +78,12 @@ pub fn measure(services: u32, endpoints: u32) -> Result<Measured> {
 
 /// The sizes of the maps: the defaults if they suffice.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub struct Limits {
+pub struct MapSizes {
     pub max_service_ports: u32,
     pub max_endpoints: u32,
 }
 
-impl Limits {
+impl MapSizes {
     /// With a reserve of a tenth, for created Services and changed endpoints.
     fn for_services(services: u32, endpoints: u32) -> Self {
         let with_room = |number: u32| number / 10 * 11 + 2 * ROUNDS;
@@ -99,7 +99,7 @@ impl Limits {
 }
 
 fn on(pins: &Pins, services: u32, endpoints: u32) -> Result<Measured> {
-    let limits = Limits::for_services(services, endpoints);
+    let limits = MapSizes::for_services(services, endpoints);
     let tables = DataPlane::load(pins, limits.sizes())?.tables()?;
     let planner = Planner::with_room(limits.sizes().room());
     let mut agent = agent(planner, tables);
@@ -151,7 +151,7 @@ fn on(pins: &Pins, services: u32, endpoints: u32) -> Result<Measured> {
 }
 
 /// The time in which an agent adopts the maps of another, once it has all objects.
-fn restart(pins: &Pins, limits: Limits, all: Vec<Object>) -> Result<f64> {
+fn restart(pins: &Pins, limits: MapSizes, all: Vec<Object>) -> Result<f64> {
     let parameters = Parameters { sizes: limits.sizes(), ..Parameters::default() };
     ensure!(Prepared::open(pins, parameters)?.adopted(), "the maps were not adopted");
     let tables = Tables::open(|name| pins.map(name))?;

@@ -22,7 +22,7 @@ use measure::Measured;
 /// A time starts when an object arrives and ends when it is programmed: it is stored, resolved and planned, and all
 /// map writes have returned.
 #[derive(Debug, Args)]
-pub struct Options {
+pub struct ControlPlaneOptions {
     /// Number of Services; several numbers are measured one after the other
     #[arg(long, value_name = "NUMBER", value_delimiter = ',', default_value = "1000,10000,100000")]
     services: Vec<u32>,
@@ -40,7 +40,7 @@ pub struct Options {
     here: bool,
 }
 
-pub fn run(options: &Options) -> Result<()> {
+pub fn run(options: &ControlPlaneOptions) -> Result<()> {
     if options.here {
         let services = *options.services.first().context("--here needs --services")?;
         println!("{}", serde_json::to_string(&measure::measure(services, options.endpoints)?)?);

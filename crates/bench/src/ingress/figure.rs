@@ -1,7 +1,7 @@
 //! The figures that are measured for each proxy.
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Figure {
+pub(crate) enum IngressFigure {
     Kept,
     KeptTime,
     New,
@@ -18,7 +18,7 @@ pub(crate) enum Figure {
     IdleMemory,
 }
 
-impl Figure {
+impl IngressFigure {
     pub const ALL: [Self; 14] = [
         Self::Kept,
         Self::KeptTime,

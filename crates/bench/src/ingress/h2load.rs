@@ -8,10 +8,10 @@ use ::tests::worlds::topology::Host;
 use anyhow::{Context, Result, ensure};
 
 use super::pinned;
-use super::proxy::{Addresses, HOST};
+use super::proxy::{HOST, ProxyPorts};
 
 /// A load of requests for `/`.
-pub struct Load {
+pub struct RequestLoad {
     pub tls: bool,
     pub http2: bool,
     pub clients: u32,
@@ -22,9 +22,9 @@ pub struct Load {
     pub rate: Option<u64>,
 }
 
-impl Load {
+impl RequestLoad {
     /// Returns the requests per second. Fails if a request fails. Writes the time of each request to a file.
-    pub fn run(&self, host: &Host, to: &Addresses, times: Option<&Path>) -> Result<f64> {
+    pub fn run(&self, host: &Host, to: &ProxyPorts, times: Option<&Path>) -> Result<f64> {
         let (scheme, port) = if self.tls { ("https", to.https) } else { ("http", to.http) };
         let mut arguments = vec![
             format!("--connect-to=127.0.0.1:{port}"),

@@ -7,27 +7,27 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use crate::figures::Sample;
-use crate::load::{self, Ends};
+use crate::load::{self, ClosingSide};
 use ::tests::worlds::topology::{Certificate, Host};
 use anyhow::{Context, Result, ensure};
 
 use super::backend::LARGE;
-use super::figure::Figure;
-use super::h2load::{self, Load};
+use super::figure::IngressFigure;
+use super::h2load::{self, RequestLoad};
 use super::pinned;
 use super::proxy::{HOST, Proxy};
-use super::tls::Client;
+use super::tls::HandshakeClient;
 
 /// How much each measurement does.
 #[derive(Clone, Copy)]
-pub(crate) struct Effort {
+pub(crate) struct IngressEffort {
     pub requests: u64,
     pub time: Duration,
     pub messages: u32,
     pub idle: usize,
 }
 
-pub type Samples = BTreeMap<Figure, Sample>;
+pub type ProxySamples = BTreeMap<IngressFigure, Sample>;
 
 /// One round of all measurements.
 pub(crate) struct Measurement<'a> {
@@ -35,43 +35,49 @@ pub(crate) struct Measurement<'a> {
     pub proxy: &'a Proxy,
     pub directory: &'a Path,
     pub certificate: &'a Certificate,
-    pub effort: Effort,
+    pub effort: IngressEffort,
 }
 
 impl Measurement<'_> {
-    pub fn run(&self, samples: &mut Samples) -> Result<()> {
-        let mut push = |figure: Figure, value: f64| samples.entry(figure).or_default().push(value);
+    pub fn run(&self, samples: &mut ProxySamples) -> Result<()> {
+        let mut push =
+            |figure: IngressFigure, value: f64| samples.entry(figure).or_default().push(value);
         let (rate, time) = self.kept().context("keep-alive")?;
-        push(Figure::Kept, rate);
-        push(Figure::KeptTime, time);
+        push(IngressFigure::Kept, rate);
+        push(IngressFigure::KeptTime, time);
         let [half, most] = self.half_load(rate).context("half load")?;
-        push(Figure::HalfLoadHalf, half);
-        push(Figure::HalfLoadMost, most);
+        push(IngressFigure::HalfLoadHalf, half);
+        push(IngressFigure::HalfLoadMost, most);
         let (new, time) = self.new_connections().context("new connections")?;
-        push(Figure::New, new);
-        push(Figure::NewTime, time);
+        push(IngressFigure::New, new);
+        push(IngressFigure::NewTime, time);
         let (rate, time) = self.multiplexed().context("HTTP/2")?;
-        push(Figure::Multiplexed, rate);
-        push(Figure::MultiplexedTime, time);
-        push(Figure::FullHandshakeTime, self.handshakes(false).context("full handshakes")?);
-        push(Figure::ResumedHandshakeTime, self.handshakes(true).context("resumed handshakes")?);
-        push(Figure::LargeTime, self.large().context("large body")?);
+        push(IngressFigure::Multiplexed, rate);
+        push(IngressFigure::MultiplexedTime, time);
+        push(IngressFigure::FullHandshakeTime, self.handshakes(false).context("full handshakes")?);
+        push(
+            IngressFigure::ResumedHandshakeTime,
+            self.handshakes(true).context("resumed handshakes")?,
+        );
+        push(IngressFigure::LargeTime, self.large().context("large body")?);
         let [half, most] = self.websocket().context("WebSocket")?;
-        push(Figure::WebSocketHalf, half);
-        push(Figure::WebSocketMost, most);
-        push(Figure::IdleMemory, self.idle().context("idle connections")?);
+        push(IngressFigure::WebSocketHalf, half);
+        push(IngressFigure::WebSocketMost, most);
+        push(IngressFigure::IdleMemory, self.idle().context("idle connections")?);
         Ok(())
     }
 
     fn kept(&self) -> Result<(f64, f64)> {
         let requests = self.effort.requests;
-        let load = Load { tls: false, http2: false, clients: 32, streams: 1, requests, rate: None };
+        let load =
+            RequestLoad { tls: false, http2: false, clients: 32, streams: 1, requests, rate: None };
         self.timed(requests, || load.run(self.host, &self.proxy.addresses, None))
     }
 
     fn multiplexed(&self) -> Result<(f64, f64)> {
         let requests = self.effort.requests;
-        let load = Load { tls: true, http2: true, clients: 8, streams: 32, requests, rate: None };
+        let load =
+            RequestLoad { tls: true, http2: true, clients: 8, streams: 32, requests, rate: None };
         self.timed(requests, || load.run(self.host, &self.proxy.addresses, None))
     }
 
@@ -81,7 +87,7 @@ impl Measurement<'_> {
         let of_each = ((rate / 2.0 / f64::from(CLIENTS)) as u64).max(1);
         let requests =
             (of_each as f64 * self.effort.time.as_secs_f64()) as u64 * u64::from(CLIENTS);
-        let load = Load {
+        let load = RequestLoad {
             tls: false,
             http2: false,
             clients: CLIENTS,
@@ -98,7 +104,8 @@ impl Measurement<'_> {
         let address = self.address();
         let before = self.proxy.cpu_time()?;
         let time = self.effort.time;
-        let done = load::connections(self.host, &[address], 8, time, Ends::Server, load::is_ok)?;
+        let done =
+            load::connections(self.host, &[address], 8, time, ClosingSide::Server, load::is_ok)?;
         ensure!(done.failed == 0, "{} failed: {:?}", done.failed, done.failure);
         let used = self.proxy.cpu_time()?.saturating_sub(before);
         Ok((done.a_second(), micros(used) / done.answered() as f64))
@@ -106,7 +113,7 @@ impl Measurement<'_> {
 
     /// CPU time of a request over a new TLS connection, in microseconds.
     fn handshakes(&self, resumes: bool) -> Result<f64> {
-        let client = Client::new(&self.certificate.certificate, resumes)?;
+        let client = HandshakeClient::new(&self.certificate.certificate, resumes)?;
         let request = || {
             let address = (Ipv4Addr::LOCALHOST, self.proxy.addresses.https);
             client.request(TcpStream::connect(address)?)

@@ -18,9 +18,9 @@ use ::tests::worlds::topology::Topology;
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 
-use measure::{Effort, Measurement, Samples};
-use proxy::{Kind, Proxy};
-use report::Run;
+use measure::{IngressEffort, Measurement, ProxySamples};
+use proxy::{Proxy, ProxyKind};
+use report::IngressResults;
 
 /// Compare the Ingress proxy with nginx, HAProxy and Caddy
 ///
@@ -29,7 +29,7 @@ use report::Run;
 /// the proxy's process, with the kernel's work for it: it is comparable even if clients and backends limit the
 /// number of requests per second.
 #[derive(Debug, Args)]
-pub struct Options {
+pub struct IngressBenchOptions {
     /// Only proxies whose names contain this text; may be repeated
     ///
     /// The names are millrace, nginx, haproxy and caddy.
@@ -53,12 +53,12 @@ pub struct Options {
     output: PathBuf,
 }
 
-const FULL: Effort =
-    Effort { requests: 50_000, time: Duration::from_secs(3), messages: 20_000, idle: 9_000 };
-const QUICK: Effort =
-    Effort { requests: 500, time: Duration::from_millis(300), messages: 100, idle: 100 };
+const FULL: IngressEffort =
+    IngressEffort { requests: 50_000, time: Duration::from_secs(3), messages: 20_000, idle: 9_000 };
+const QUICK: IngressEffort =
+    IngressEffort { requests: 500, time: Duration::from_millis(300), messages: 100, idle: 100 };
 
-pub fn run(options: &Options) -> Result<()> {
+pub fn run(options: &IngressBenchOptions) -> Result<()> {
     let started = Instant::now();
     let (rounds, effort) = if options.quick { (1, QUICK) } else { (options.rounds, FULL) };
     // Before the servers' threads start.
@@ -74,12 +74,12 @@ pub fn run(options: &Options) -> Result<()> {
 
     let mut lacking = Vec::new();
     let mut proxies = Vec::new();
-    for kind in Kind::ALL.into_iter().filter(|kind| is_wanted(*kind, &options.only)) {
-        if kind != Kind::Millrace && !is_installed(kind.key()) {
+    for kind in ProxyKind::ALL.into_iter().filter(|kind| is_wanted(*kind, &options.only)) {
+        if kind != ProxyKind::Millrace && !is_installed(kind.key()) {
             lacking.push(format!("{}: {} is not installed", kind.name(), kind.key()));
             continue;
         }
-        proxies.push((Proxy::start(kind, &host, directory, &certificate)?, Samples::new()));
+        proxies.push((Proxy::start(kind, &host, directory, &certificate)?, ProxySamples::new()));
     }
     ensure!(!proxies.is_empty(), "no proxy can be measured:\n{}", lacking.join("\n"));
 
@@ -108,7 +108,7 @@ pub fn run(options: &Options) -> Result<()> {
             }
         }
         let samples = proxies.iter().map(|(proxy, samples)| (proxy.kind, samples.clone()));
-        let so_far = run.insert(Run {
+        let so_far = run.insert(IngressResults {
             samples: samples.collect(),
             rounds: round + 1,
             background: background.clone(),
@@ -119,12 +119,12 @@ pub fn run(options: &Options) -> Result<()> {
     show(&run.context("--rounds is at least 1")?, &options.output)
 }
 
-fn is_wanted(kind: Kind, only: &[String]) -> bool {
+fn is_wanted(kind: ProxyKind, only: &[String]) -> bool {
     only.is_empty() || only.iter().any(|part| kind.key().contains(&**part))
 }
 
 /// Writes the results as JSON and table; returns the table with remarks, and the paths.
-fn write(run: &Run, output: &Path) -> Result<(String, Vec<PathBuf>)> {
+fn write(run: &IngressResults, output: &Path) -> Result<(String, Vec<PathBuf>)> {
     let list =
         |lines: &[String]| lines.iter().map(|line| format!("- {line}\n")).collect::<String>();
     let mut text = format!("{}\n{}", report::table(run), list(&report::remarks(run)));
@@ -135,7 +135,7 @@ fn write(run: &Run, output: &Path) -> Result<(String, Vec<PathBuf>)> {
     Ok((text, written))
 }
 
-fn show(run: &Run, output: &Path) -> Result<()> {
+fn show(run: &IngressResults, output: &Path) -> Result<()> {
     let (text, written) = write(run, output)?;
     println!("{text}");
     let names: Vec<String> = written.iter().map(|path| path.display().to_string()).collect();

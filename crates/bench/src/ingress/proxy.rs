@@ -17,14 +17,14 @@ use super::pinned;
 pub const HOST: &str = "web";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum ProxyKind {
     Millrace,
     Nginx,
     Haproxy,
     Caddy,
 }
 
-impl Kind {
+impl ProxyKind {
     pub const ALL: [Self; 4] = [Self::Millrace, Self::Nginx, Self::Haproxy, Self::Caddy];
 
     pub fn name(self) -> &'static str {
@@ -46,29 +46,29 @@ impl Kind {
         }
     }
 
-    fn addresses(self) -> Addresses {
+    fn addresses(self) -> ProxyPorts {
         let number = self as u16;
-        Addresses { http: 8000 + number, https: 8400 + number }
+        ProxyPorts { http: 8000 + number, https: 8400 + number }
     }
 }
 
 /// Ports of a proxy on 127.0.0.1.
 #[derive(Clone, Copy, Debug)]
-pub struct Addresses {
+pub struct ProxyPorts {
     pub http: u16,
     pub https: u16,
 }
 
 /// A running proxy.
 pub struct Proxy {
-    pub kind: Kind,
-    pub addresses: Addresses,
+    pub kind: ProxyKind,
+    pub addresses: ProxyPorts,
     process: Process,
 }
 
 impl Proxy {
     pub fn start(
-        kind: Kind,
+        kind: ProxyKind,
         host: &Host,
         parent: &Path,
         certificate: &Certificate,
@@ -77,7 +77,7 @@ impl Proxy {
         fs::create_dir(&directory)?;
         let addresses = kind.addresses();
         let mut command = match kind {
-            Kind::Millrace => {
+            ProxyKind::Millrace => {
                 let file = directory.join("manifests.yaml");
                 fs::write(&file, manifests(certificate)?)?;
                 let program = program()?;
@@ -92,14 +92,14 @@ impl Proxy {
                 command.arg(format!("--https-bind-address=127.0.0.1:{}", addresses.https));
                 command
             }
-            Kind::Nginx => {
+            ProxyKind::Nginx => {
                 let file = directory.join("nginx.conf");
                 fs::write(&file, nginx(&directory, addresses, certificate))?;
                 let mut command = pinned::proxy(host, "nginx");
                 command.args(["-e", "stderr", "-p"]).arg(&directory).arg("-c").arg(&file);
                 command
             }
-            Kind::Haproxy => {
+            ProxyKind::Haproxy => {
                 let file = directory.join("haproxy.cfg");
                 let pair = directory.join("pair.pem");
                 let pem = [&certificate.certificate, &certificate.key].map(fs::read_to_string);
@@ -110,7 +110,7 @@ impl Proxy {
                 command.arg("-db").arg("-f").arg(&file);
                 command
             }
-            Kind::Caddy => {
+            ProxyKind::Caddy => {
                 let file = directory.join("Caddyfile");
                 fs::write(&file, caddy(addresses, certificate))?;
                 let mut command = pinned::proxy(host, "caddy");
@@ -142,7 +142,7 @@ impl Proxy {
     }
 }
 
-fn nginx(directory: &Path, addresses: Addresses, certificate: &Certificate) -> String {
+fn nginx(directory: &Path, addresses: ProxyPorts, certificate: &Certificate) -> String {
     format!(
         "daemon off; master_process off; error_log stderr; pid {0}/pid;\n\
          events {{ worker_connections 19000; }}\n\
@@ -168,7 +168,7 @@ fn nginx(directory: &Path, addresses: Addresses, certificate: &Certificate) -> S
     )
 }
 
-fn haproxy(addresses: Addresses, pair: &Path) -> String {
+fn haproxy(addresses: ProxyPorts, pair: &Path) -> String {
     format!(
         "global\n    maxconn 9900\n    nbthread 1\n\
          defaults\n    mode http\n    timeout connect 5s\n    timeout client 5m\n    \
@@ -185,7 +185,7 @@ fn haproxy(addresses: Addresses, pair: &Path) -> String {
     )
 }
 
-fn caddy(addresses: Addresses, certificate: &Certificate) -> String {
+fn caddy(addresses: ProxyPorts, certificate: &Certificate) -> String {
     let routes = format!(
         "handle /ws* {{\nreverse_proxy {WEBSOCKET}\n}}\nhandle {{\nreverse_proxy {WEB} {{\ntransport http {{\n\
          keepalive_idle_conns_per_host 256\n}}\n}}\n}}\n"

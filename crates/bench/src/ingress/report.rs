@@ -8,12 +8,12 @@ use crate::tables::{aligned, cell};
 use anyhow::{Context, Result};
 use serde_json::{Map, Value, json};
 
-use super::figure::Figure;
-use super::measure::Samples;
-use super::proxy::Kind;
+use super::figure::IngressFigure;
+use super::measure::ProxySamples;
+use super::proxy::ProxyKind;
 
-pub struct Run {
-    pub samples: Vec<(Kind, Samples)>,
+pub struct IngressResults {
+    pub samples: Vec<(ProxyKind, ProxySamples)>,
     pub rounds: usize,
     /// The share of the machine that other processes used before each round, from 0 to 1.
     pub background: Sample,
@@ -22,10 +22,10 @@ pub struct Run {
 }
 
 /// A line for each figure, a column for each proxy.
-pub fn table(run: &Run) -> String {
+pub fn table(run: &IngressResults) -> String {
     let mut lines = vec![vec![String::new()]];
     lines[0].extend(run.samples.iter().map(|(kind, _)| kind.name().to_owned()));
-    for figure in Figure::ALL {
+    for figure in IngressFigure::ALL {
         let mut line = vec![figure.title()];
         let cells = run.samples.iter().map(|(_, samples)| samples.get(&figure));
         line.extend(cells.map(|sample| sample.map_or("-".to_owned(), cell)));
@@ -34,7 +34,7 @@ pub fn table(run: &Run) -> String {
     aligned(&lines)
 }
 
-pub(crate) fn remarks(run: &Run) -> Vec<String> {
+pub(crate) fn remarks(run: &IngressResults) -> Vec<String> {
     let [median, _, most] = run.background.summary().map(|share| share.unwrap_or(0.0) * 100.0);
     let mut remarks = vec![
         format!("{} rounds, interleaved; ± is half the range", run.rounds),
@@ -48,7 +48,7 @@ pub(crate) fn remarks(run: &Run) -> Vec<String> {
     remarks
 }
 
-pub fn json(run: &Run) -> Value {
+pub fn json(run: &IngressResults) -> Value {
     let machine = machine();
     let proxies: Vec<Value> =
         run.samples.iter().map(|(kind, samples)| proxy(*kind, samples)).collect();
@@ -59,7 +59,7 @@ pub fn json(run: &Run) -> Value {
     })
 }
 
-fn proxy(kind: Kind, samples: &Samples) -> Value {
+fn proxy(kind: ProxyKind, samples: &ProxySamples) -> Value {
     let mut figures = Map::new();
     for (figure, sample) in samples {
         let [median, least, most] = sample.summary();
@@ -73,7 +73,7 @@ fn proxy(kind: Kind, samples: &Samples) -> Value {
 }
 
 /// Writes all files; returns their paths.
-pub fn write(directory: &Path, run: &Run, markdown: &str) -> Result<Vec<PathBuf>> {
+pub fn write(directory: &Path, run: &IngressResults, markdown: &str) -> Result<Vec<PathBuf>> {
     fs::create_dir_all(directory).with_context(|| directory.display().to_string())?;
     let json = serde_json::to_string_pretty(&json(run))? + "\n";
     let mut written = Vec::new();

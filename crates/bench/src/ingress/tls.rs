@@ -16,9 +16,9 @@ use rustls::{ClientConfig, ClientConnection, HandshakeKind, RootCertStore, Strea
 use super::proxy::HOST;
 
 /// Opens connections, and sends one request over each.
-pub struct Client(Arc<ClientConfig>);
+pub struct HandshakeClient(Arc<ClientConfig>);
 
-impl Client {
+impl HandshakeClient {
     /// Trusts this certificate only.
     pub fn new(certificate: &Path, resumes: bool) -> Result<Self> {
         let read = CertificateDer::from_pem_file(certificate);

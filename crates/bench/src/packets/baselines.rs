@@ -7,8 +7,8 @@ use ::tests::packets::datapath::Hook;
 use anyhow::Result;
 use lb_common::bench::Template;
 
-use super::case::{Case, Kind};
-use super::record::Record;
+use super::case::{Case, PacketKind};
+use super::record::CaseRecord;
 use super::wrapper::Wrapper;
 
 const REPEAT: u32 = 400_000;
@@ -71,23 +71,24 @@ impl Baselines {
     }
 
     /// Named `<hook>.empty` and `<hook>.wrapper`. Nothing is subtracted from them.
-    pub fn records(&self) -> Vec<Record> {
+    pub fn records(&self) -> Vec<CaseRecord> {
         [("xdp", &self.forward), ("tc", &self.reverse)]
             .into_iter()
             .flat_map(|(hook, baseline)| {
                 let Baseline { empty, wrapped, .. } = baseline;
                 [("empty", empty), ("wrapper", wrapped)].map(|(what, sample)| {
-                    Record::packet(sample, &format!("{hook}.{what}"), 0, None)
+                    CaseRecord::packet(sample, &format!("{hook}.{what}"), 0, None)
                 })
             })
-            .chain([Record::packet(&self.growth.sample, "xdp.growth.wrapper", 0, None)])
+            .chain([CaseRecord::packet(&self.growth.sample, "xdp.growth.wrapper", 0, None)])
             .collect()
     }
 }
 
 impl Baseline {
     fn new(hook: Hook) -> Result<Self> {
-        let packet = Case { hook, kind: Kind::None, ..Case::established(false, false) }.request();
+        let packet =
+            Case { hook, kind: PacketKind::None, ..Case::established(false, false) }.request();
         // The number of clients does not affect the cost: the wrapper stores nothing about them.
         let template = template(&packet, Side::Source, 1);
         let wrapper = Wrapper::around_nothing(hook)?;

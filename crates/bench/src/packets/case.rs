@@ -17,7 +17,7 @@ pub const ROUTER_MAC: Mac = Mac([2, 0, 0, 0, 0, 0xee]);
 
 /// How a packet relates to the flow table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum PacketKind {
     Established,
     /// From an unknown client. New flows fill the entries that established flows leave free, and then
     /// replace each other, as in a flood.
@@ -60,7 +60,7 @@ pub enum Backends {
 
 /// What the Service requires of its clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Policy {
+pub enum ClientPolicy {
     None,
     /// They stay with their backend.
     Affinity,
@@ -81,9 +81,9 @@ pub struct Case {
     pub hook: Hook,
     pub v6: bool,
     pub udp: bool,
-    pub policy: Policy,
+    pub policy: ClientPolicy,
     pub backends: Backends,
-    pub kind: Kind,
+    pub kind: PacketKind,
 }
 
 const TUNNELS: [Forwarding; 2] = [Forwarding::Ipip, Forwarding::Gue];
@@ -94,26 +94,32 @@ pub fn cases(flows: u32, v6: bool) -> Vec<Case> {
     for udp in [false, true] {
         let case = Case::established(v6, udp);
         cases.push(case);
-        cases.push(Case { kind: Kind::New, ..case });
+        cases.push(Case { kind: PacketKind::New, ..case });
         cases.push(Case { hook: Hook::Reverse, ..case });
     }
     let case = Case::established(v6, false);
-    cases.push(Case { kind: Kind::Fresh, ..case });
-    let sticky = Case { policy: Policy::Affinity, ..case };
+    cases.push(Case { kind: PacketKind::Fresh, ..case });
+    let sticky = Case { policy: ClientPolicy::Affinity, ..case };
     cases.push(sticky);
-    cases.push(Case { kind: Kind::New, ..sticky });
+    cases.push(Case { kind: PacketKind::New, ..sticky });
     for hook in [Hook::Forward, Hook::Stack] {
-        for kind in [Kind::Established, Kind::New, Kind::Fresh, Kind::Reply, Kind::AgedReply] {
+        for kind in [
+            PacketKind::Established,
+            PacketKind::New,
+            PacketKind::Fresh,
+            PacketKind::Reply,
+            PacketKind::AgedReply,
+        ] {
             cases.push(Case { hook, kind, backends: Backends::Remote, ..case });
         }
     }
     for tunnel in TUNNELS {
         let sent = Case { backends: Backends::Tunnelled(tunnel), ..case };
-        cases.extend([sent, Case { kind: Kind::Delivered(tunnel), ..case }]);
+        cases.extend([sent, Case { kind: PacketKind::Delivered(tunnel), ..case }]);
     }
     if flows == 1 {
         for hook in [Hook::Forward, Hook::AfterXdp, Hook::Reverse] {
-            cases.push(Case { hook, kind: Kind::None, ..case });
+            cases.push(Case { hook, kind: PacketKind::None, ..case });
         }
         cases.extend(rare(case));
     }
@@ -123,18 +129,18 @@ pub fn cases(flows: u32, v6: bool) -> Vec<Case> {
 /// Cases that do not depend on the number of flows.
 fn rare(case: Case) -> impl Iterator<Item = Case> {
     let datagram = Case { udp: true, ..case };
-    let new = Case { kind: Kind::New, ..case };
+    let new = Case { kind: PacketKind::New, ..case };
     [
         Case { backends: Backends::PortsInUse, ..new },
-        Case { backends: Backends::PortsInUse, kind: Kind::Fresh, ..case },
-        Case { policy: Policy::Ranges, ..new },
+        Case { backends: Backends::PortsInUse, kind: PacketKind::Fresh, ..case },
+        Case { policy: ClientPolicy::Ranges, ..new },
         Case { backends: Backends::Tunnelled(Forwarding::Gue), ..new },
         Case { backends: Backends::Nowhere, ..new },
-        Case { kind: Kind::Untracked, ..case },
-        Case { kind: Kind::Flood, ..case },
-        Case { kind: Kind::Flood, backends: Backends::Remote, ..case },
-        Case { kind: Kind::Fragment, ..datagram },
-        Case { kind: Kind::Error, ..case },
+        Case { kind: PacketKind::Untracked, ..case },
+        Case { kind: PacketKind::Flood, ..case },
+        Case { kind: PacketKind::Flood, backends: Backends::Remote, ..case },
+        Case { kind: PacketKind::Fragment, ..datagram },
+        Case { kind: PacketKind::Error, ..case },
     ]
     .into_iter()
 }
@@ -146,9 +152,9 @@ impl Case {
             hook: Hook::Forward,
             v6,
             udp,
-            policy: Policy::None,
+            policy: ClientPolicy::None,
             backends: Backends::Local,
-            kind: Kind::Established,
+            kind: PacketKind::Established,
         }
     }
 
@@ -161,29 +167,31 @@ impl Case {
         let family = if self.v6 { "v6" } else { "v4" };
         let protocol = if self.udp { "udp" } else { "tcp" };
         let service = match (self.policy, self.backends, self.kind) {
-            (Policy::Affinity, ..) => ".affinity",
-            (Policy::Ranges, ..) => ".ranges",
+            (ClientPolicy::Affinity, ..) => ".affinity",
+            (ClientPolicy::Ranges, ..) => ".ranges",
             (_, Backends::Remote, _) => ".snat",
             (_, Backends::PortsInUse, _) => ".ports",
-            (_, Backends::Tunnelled(tunnel), _) | (_, _, Kind::Delivered(tunnel)) => match tunnel {
-                Forwarding::Ipip => ".ipip",
-                _ => ".gue",
-            },
+            (_, Backends::Tunnelled(tunnel), _) | (_, _, PacketKind::Delivered(tunnel)) => {
+                match tunnel {
+                    Forwarding::Ipip => ".ipip",
+                    _ => ".gue",
+                }
+            }
             (_, Backends::Local | Backends::Nowhere, _) => "",
         };
         let kind = match self.kind {
-            Kind::None => return format!("{hook}.{family}.none"),
-            Kind::New if self.backends == Backends::Nowhere => "rejected",
-            Kind::New => "new",
-            Kind::Fresh => "fresh",
-            Kind::Reply => "reply",
-            Kind::AgedReply => "aged.reply",
-            Kind::Established => "established",
-            Kind::Untracked => "untracked",
-            Kind::Flood => "flood",
-            Kind::Fragment => "fragment",
-            Kind::Error => "error",
-            Kind::Delivered(_) => "delivered",
+            PacketKind::None => return format!("{hook}.{family}.none"),
+            PacketKind::New if self.backends == Backends::Nowhere => "rejected",
+            PacketKind::New => "new",
+            PacketKind::Fresh => "fresh",
+            PacketKind::Reply => "reply",
+            PacketKind::AgedReply => "aged.reply",
+            PacketKind::Established => "established",
+            PacketKind::Untracked => "untracked",
+            PacketKind::Flood => "flood",
+            PacketKind::Fragment => "fragment",
+            PacketKind::Error => "error",
+            PacketKind::Delivered(_) => "delivered",
         };
         format!("{hook}.{family}.{protocol}{service}.{kind}")
     }
@@ -206,13 +214,13 @@ impl Case {
             }
         };
         let service = match self.kind {
-            Kind::Delivered(tunnel) => service.forwarding(tunnel),
+            PacketKind::Delivered(tunnel) => service.forwarding(tunnel),
             _ => service,
         };
         match self.policy {
-            Policy::None => service,
-            Policy::Affinity => service.affinity(10_800),
-            Policy::Ranges => service.load_balancer(&self.frontend()).source_ranges(&[
+            ClientPolicy::None => service,
+            ClientPolicy::Affinity => service.affinity(10_800),
+            ClientPolicy::Ranges => service.load_balancer(&self.frontend()).source_ranges(&[
                 "192.0.2.0/24",
                 "100.64.0.0/10",
                 "16.0.0.0/8",
@@ -251,7 +259,8 @@ impl Case {
 
     /// Whether flows are established before the measurement.
     pub(crate) fn has_flows(&self) -> bool {
-        let fills = matches!(self.kind, Kind::None | Kind::Untracked | Kind::Flood);
+        let fills =
+            matches!(self.kind, PacketKind::None | PacketKind::Untracked | PacketKind::Flood);
         !fills && self.backends != Backends::Nowhere
     }
 
@@ -276,18 +285,18 @@ impl Case {
 
     /// Whether the packets are from backends on other nodes.
     pub fn is_reply(&self) -> bool {
-        matches!(self.kind, Kind::Reply | Kind::AgedReply)
+        matches!(self.kind, PacketKind::Reply | PacketKind::AgedReply)
     }
 
     /// Whether no flow can get an entry of the table.
     pub fn is_full(&self) -> bool {
-        matches!(self.kind, Kind::Untracked | Kind::Flood)
+        matches!(self.kind, PacketKind::Untracked | PacketKind::Flood)
     }
 
     /// Whether the measured packets come from clients.
     pub fn is_request(&self) -> bool {
         match self.hook {
-            Hook::Forward | Hook::Stack => !(self.is_reply() || self.kind == Kind::Error),
+            Hook::Forward | Hook::Stack => !(self.is_reply() || self.kind == PacketKind::Error),
             Hook::AfterXdp | Hook::Workload | Hook::Reverse => false,
         }
     }
@@ -295,7 +304,7 @@ impl Case {
     /// The possible fates of the measured packets.
     pub fn fates(&self) -> &'static [Fate] {
         match (self.backends, self.kind) {
-            (Backends::Remote, Kind::Flood) => &[Fate::Dropped],
+            (Backends::Remote, PacketKind::Flood) => &[Fate::Dropped],
             (Backends::Local, _) => &[Fate::Passed, Fate::Deferred],
             (Backends::Remote | Backends::PortsInUse | Backends::Tunnelled(_), _) => {
                 &[Fate::Sent, Fate::Transmitted]
@@ -308,8 +317,8 @@ impl Case {
     pub fn reason(&self) -> Option<Reason> {
         match (self.backends, self.kind) {
             (Backends::Nowhere, _) => Some(Reason::NoBackend),
-            (Backends::Remote, Kind::Flood) => Some(Reason::FlowTableFull),
-            (_, Kind::Untracked | Kind::Flood) => Some(Reason::Untracked),
+            (Backends::Remote, PacketKind::Flood) => Some(Reason::FlowTableFull),
+            (_, PacketKind::Untracked | PacketKind::Flood) => Some(Reason::Untracked),
             _ => None,
         }
     }
@@ -318,9 +327,9 @@ impl Case {
     pub(crate) fn expected_rise(&self, packets: u64) -> Traffic {
         let is_dropped = self.fates().contains(&Fate::Dropped);
         let (forward_packets, reverse_packets, new_flows) = match (self.kind, self.is_request()) {
-            (Kind::None | Kind::Error, _) => (0, 0, 0),
+            (PacketKind::None | PacketKind::Error, _) => (0, 0, 0),
             _ if is_dropped => (0, 0, 0),
-            (Kind::New | Kind::Fresh, _) => (packets, 0, packets),
+            (PacketKind::New | PacketKind::Fresh, _) => (packets, 0, packets),
             (_, true) => (packets, 0, 0),
             (_, false) => (0, packets, 0),
         };
@@ -334,7 +343,7 @@ impl Case {
 
     pub fn frontend(&self) -> String {
         match self.policy {
-            Policy::Ranges => self.end("203.0.113.10", "2001:db8:113::a", 80),
+            ClientPolicy::Ranges => self.end("203.0.113.10", "2001:db8:113::a", 80),
             _ => self.end("10.96.0.10", "fd00:10:96::a", 80),
         }
     }
@@ -344,7 +353,7 @@ impl Case {
     pub fn backends(&self) -> Vec<String> {
         let count = match (self.backends, self.kind) {
             (Backends::Nowhere, _) => 0,
-            (Backends::PortsInUse, _) | (_, Kind::Delivered(_) | Kind::Error) => 1,
+            (Backends::PortsInUse, _) | (_, PacketKind::Delivered(_) | PacketKind::Error) => 1,
             _ if self.is_reply() || self.is_request() => BACKENDS,
             _ => 1,
         };

@@ -7,7 +7,7 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use crate::figures::Sample;
-use crate::load::{Ends, connections, is_ok};
+use crate::load::{ClosingSide, connections, is_ok};
 use ::tests::programs::agent::Agent;
 use ::tests::worlds::one_node::OneNode;
 use ::tests::worlds::topology::Process;
@@ -18,7 +18,7 @@ use crate::progress::Progress;
 
 use super::interrupt::check_interrupted;
 use super::pattern::Pattern;
-use super::record::Record;
+use super::record::CaseRecord;
 
 /// Number of concurrent connections.
 const CLIENTS: usize = 4;
@@ -47,12 +47,13 @@ const NO_SERVICES: &str = "---\n";
 /// `passing`: to the pods, past all programs. `direct`: without a load balancer.
 const PATHS: [&str; 3] = ["nodeport", "passing", "direct"];
 
-const NODE_PORTS: Addresses = Addresses { web: &["192.0.2.1:30080"], stream: "192.0.2.1:30521" };
-const PODS: Addresses =
-    Addresses { web: &["10.244.1.10:8080", "10.244.1.11:8080"], stream: "10.244.1.10:5201" };
+const NODE_PORTS: TargetAddresses =
+    TargetAddresses { web: &["192.0.2.1:30080"], stream: "192.0.2.1:30521" };
+const PODS: TargetAddresses =
+    TargetAddresses { web: &["10.244.1.10:8080", "10.244.1.11:8080"], stream: "10.244.1.10:5201" };
 
 /// The addresses to which the client connects; those of web servers are used in turn.
-struct Addresses {
+struct TargetAddresses {
     web: &'static [&'static str],
     stream: &'static str,
 }
@@ -60,7 +61,7 @@ struct Addresses {
 /// A topology for one kind of access.
 struct MeasuredPath {
     name: &'static str,
-    addresses: Addresses,
+    addresses: TargetAddresses,
     /// Whether the connections are load-balanced.
     balanced: bool,
     requests: Sample,
@@ -72,7 +73,7 @@ struct MeasuredPath {
 }
 
 /// Measures each kind of access in its own network, in turn.
-pub fn measure(quick: bool, only: &Pattern, progress: &Progress) -> Result<Vec<Record>> {
+pub fn measure(quick: bool, only: &Pattern, progress: &Progress) -> Result<Vec<CaseRecord>> {
     let wants = |what: &str| {
         let wanted = PATHS.iter().any(|path| only.fits(&format!("e2e.{path}.{what}")));
         wanted && can_run(what)
@@ -104,7 +105,7 @@ pub fn measure(quick: bool, only: &Pattern, progress: &Progress) -> Result<Vec<R
     let records = paths.iter().flat_map(|path| {
         let of = |what, sample: &Sample, unit| {
             let case = format!("e2e.{}.{what}", path.name);
-            Record::end_to_end(sample, &case, unit)
+            CaseRecord::end_to_end(sample, &case, unit)
         };
         let crr = crr.then(|| of("crr", &path.requests, "requests/s"));
         crr.into_iter().chain(stream.then(|| of("stream", &path.gigabits, "Gbit/s")))
@@ -130,7 +131,7 @@ impl MeasuredPath {
     /// `manifests`: those of the agent, if there is one.
     fn new(
         name: &'static str,
-        addresses: Addresses,
+        addresses: TargetAddresses,
         manifests: Option<&str>,
         stream: bool,
     ) -> Result<Self> {
@@ -150,7 +151,8 @@ impl MeasuredPath {
         let servers: Vec<SocketAddr> =
             self.addresses.web.iter().map(|address| address.parse()).collect::<Result<_, _>>()?;
         let before = self.new_flows(":30080")?;
-        let done = connections(&self.network.client, &servers, CLIENTS, time, Ends::Server, is_ok)?;
+        let done =
+            connections(&self.network.client, &servers, CLIENTS, time, ClosingSide::Server, is_ok)?;
         let (answered, failed) = (done.answered(), done.failed);
         if let Some(failure) = &done.failure {
             eprintln!("e2e.{}: {failed} requests failed, the first one: {failure}", self.name);

@@ -12,7 +12,7 @@ use lb_common::layout::{BUCKET_ENTRIES, FlowBucket, FlowEntry};
 use lb_kernel::Sizes;
 use memmap2::{Advice, MmapMut};
 
-use super::record::Record;
+use super::record::CaseRecord;
 
 /// Size of a cache line in bytes.
 const LINE: usize = 64;
@@ -22,7 +22,7 @@ const REPEAT: u32 = 200_000;
 
 /// As much memory as a flow table, with a ring through the entries of this number of flows: each
 /// entry contains the index of the next one, so that loads cannot overlap.
-pub struct Memory {
+pub struct MemoryRing {
     name: &'static str,
     flows: u32,
     room: u32,
@@ -35,7 +35,7 @@ pub const fn name(v6: bool) -> &'static str {
     if v6 { "memory.v6" } else { "memory.v4" }
 }
 
-impl Memory {
+impl MemoryRing {
     /// Like a table of one family with this capacity.
     pub fn new(v6: bool, flows: u32, room: u32) -> Result<Self> {
         let like = if v6 { Self::like::<V6> } else { Self::like::<V4> };
@@ -78,8 +78,8 @@ impl Memory {
         self.start = black_box(line);
     }
 
-    pub fn record(&self) -> Record {
-        Record::packet(&self.sample, self.name, self.flows, Some(self.room))
+    pub fn record(&self) -> CaseRecord {
+        CaseRecord::packet(&self.sample, self.name, self.flows, Some(self.room))
     }
 }
 
@@ -111,7 +111,7 @@ mod tests {
     #[test]
     fn the_ring_goes_through_as_many_lines_as_there_are_flows() -> Result<()> {
         for v6 in [false, true] {
-            let memory = Memory::new(v6, 1_000, 8_192)?;
+            let memory = MemoryRing::new(v6, 1_000, 8_192)?;
             let mut walked = BTreeSet::new();
             let mut line = memory.start;
             while walked.insert(line) {

@@ -29,9 +29,9 @@ use baselines::Baselines;
 use case::Case;
 use idle_worlds::IdleWorlds;
 use interrupt::check_interrupted;
-use memory::Memory;
+use memory::MemoryRing;
 use pattern::Pattern;
-use record::Record;
+use record::CaseRecord;
 use report::Results;
 use subject::Subject;
 
@@ -43,7 +43,7 @@ pub use socket_timer::{ARGUMENT as SOCKET_TIMER, serve as time_sockets};
 /// wrapper is measured in the same rounds and subtracted. Cases with the same address family and number of flows are
 /// interleaved. Results of one run can be compared with each other, but not with those of another machine.
 #[derive(Debug, Args)]
-pub struct Options {
+pub struct PacketBenchOptions {
     /// JSON file of an earlier run, to show the changes since then
     #[arg(long, value_name = "FILE")]
     compare: Option<PathBuf>,
@@ -90,7 +90,7 @@ fn number_of_flows(text: &str) -> Result<u32> {
 
 const MOST_FLOWS: u32 = 1 << 22;
 
-pub fn run(options: &Options) -> Result<()> {
+pub fn run(options: &PacketBenchOptions) -> Result<()> {
     let earlier = options.compare.as_deref().map(report::read).transpose()?;
     interrupt::handle()?;
 
@@ -110,7 +110,7 @@ pub fn run(options: &Options) -> Result<()> {
 
 /// Measures everything that is wanted. If a case fails, the others continue.
 fn measure_all(
-    options: &Options,
+    options: &PacketBenchOptions,
     results: &mut Results,
     failed: &mut Vec<anyhow::Error>,
 ) -> Result<()> {
@@ -129,7 +129,11 @@ fn measure_all(
     results.add(end_to_end)
 }
 
-fn show(options: &Options, results: &Results, earlier: Option<&[Record]>) -> Result<()> {
+fn show(
+    options: &PacketBenchOptions,
+    results: &Results,
+    earlier: Option<&[CaseRecord]>,
+) -> Result<()> {
     print!("{}", report::table(&results.records, earlier));
     plot::write(&options.output.join("latest.svg"), &results.records)?;
     println!("\nWritten: {}, the same as latest.json, and latest.svg", results.path.display());
@@ -144,7 +148,7 @@ const FEWEST_ROUNDS: usize = 3;
 
 /// The cost of the harness, and the packet cases.
 fn measure_packets(
-    options: &Options,
+    options: &PacketBenchOptions,
     results: &mut Results,
     idle: &mut IdleWorlds,
     failed: &mut Vec<anyhow::Error>,
@@ -166,7 +170,7 @@ fn measure_packets(
         let wanted: Vec<Case> = cases.filter(|c| options.only.fits(&c.name())).collect();
         let room = (flows * options.room).max(LEAST_ROOM);
         let memory = options.only.fits(memory::name(v6));
-        let mut memory = memory.then(|| Memory::new(v6, flows, room)).transpose()?;
+        let mut memory = memory.then(|| MemoryRing::new(v6, flows, room)).transpose()?;
         if wanted.is_empty() && memory.is_none() {
             continue;
         }
@@ -204,12 +208,12 @@ struct Effort {
 /// baseline of memory access.
 fn interleaved(
     (flows, room): (u32, u32),
-    (cases, mut memory): (&[Case], Option<Memory>),
+    (cases, mut memory): (&[Case], Option<MemoryRing>),
     effort: Effort,
     baselines: &mut Baselines,
     idle: &mut IdleWorlds,
     failed: &mut Vec<anyhow::Error>,
-) -> Result<Vec<Record>> {
+) -> Result<Vec<CaseRecord>> {
     let progress = Progress::new(cases.len() * (effort.rounds + 1))?;
     let mut subjects = Vec::new();
     for &case in cases {
@@ -229,7 +233,7 @@ fn interleaved(
             break;
         }
         baselines.measure()?;
-        memory.iter_mut().for_each(Memory::measure);
+        memory.iter_mut().for_each(MemoryRing::measure);
         keep(&mut subjects, failed, |subject| {
             progress.step(&subject.describe());
             subject.measure(baselines)
@@ -237,7 +241,7 @@ fn interleaved(
     }
     progress.end();
     let records =
-        subjects.iter().map(Subject::record).chain(memory.iter().map(Memory::record)).collect();
+        subjects.iter().map(Subject::record).chain(memory.iter().map(MemoryRing::record)).collect();
     subjects.into_iter().for_each(|subject| subject.end(idle));
     Ok(records)
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 
-use super::record::Record;
+use super::record::CaseRecord;
 
 const WIDTH: f64 = 860.0;
 const HEIGHT: f64 = 460.0;
@@ -19,11 +19,11 @@ const COLOURS: [&str; 12] = [
     "#bcbd22", "#17becf", "#000080", "#006400",
 ];
 
-pub fn write(path: &Path, records: &[Record]) -> Result<()> {
+pub fn write(path: &Path, records: &[CaseRecord]) -> Result<()> {
     fs::write(path, plot(records)).with_context(|| path.display().to_string())
 }
 
-fn plot(records: &[Record]) -> String {
+fn plot(records: &[CaseRecord]) -> String {
     let points: Vec<(&str, f64, f64)> = records
         .iter()
         .filter(|record| record.flows > 0 && !record.case.ends_with(".none"))

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 /// The results of one case. Names are stable; fields are only added.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Record {
+pub struct CaseRecord {
     pub case: String,
     pub flows: u32,
     /// Capacity of the flow table.
@@ -33,7 +33,7 @@ pub struct Record {
     pub commit: String,
 }
 
-impl Record {
+impl CaseRecord {
     fn named(case: &str, flows: u32) -> Self {
         let Machine { kernel, processor, commit } = machine().clone();
         Self { case: case.to_owned(), flows, kernel, processor, commit, ..Self::default() }
@@ -81,7 +81,7 @@ mod tests {
 
     #[test]
     fn an_earlier_file_with_fewer_fields_can_be_read() -> serde_json::Result<()> {
-        let record: Record = serde_json::from_str(r#"{"case": "xdp.empty", "net_ns": 9.0}"#)?;
+        let record: CaseRecord = serde_json::from_str(r#"{"case": "xdp.empty", "net_ns": 9.0}"#)?;
         assert_eq!(record.figures(), [Some(9.0), None, None]);
         Ok(())
     }

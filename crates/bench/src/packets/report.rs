@@ -6,14 +6,14 @@ use std::time::SystemTime;
 
 use anyhow::{Context, Result};
 
-use super::record::Record;
+use super::record::CaseRecord;
 use crate::figures::machine;
 
 /// The case to which others are compared: one hot established flow.
 const REFERENCE: (&str, u32) = ("xdp.v4.tcp.established", 1);
 
 /// A line for each case, compared with the reference, or with direct access, and with an earlier run.
-pub fn table(records: &[Record], earlier: Option<&[Record]>) -> String {
+pub fn table(records: &[CaseRecord], earlier: Option<&[CaseRecord]>) -> String {
     let mut text =
         line(["CASE", "FLOWS", "ROOM", "MEDIAN", "MIN..MAX", "RATIO"].map(str::to_owned));
     if earlier.is_some() {
@@ -51,7 +51,7 @@ fn number(figure: f64) -> String {
     if figure.abs() < 100.0 { format!("{figure:.1}") } else { format!("{figure:.0}") }
 }
 
-fn reference(record: &Record, records: &[Record]) -> Option<f64> {
+fn reference(record: &CaseRecord, records: &[CaseRecord]) -> Option<f64> {
     let what = record.case.rsplit('.').next().unwrap_or_default();
     let direct = format!("e2e.direct.{what}");
     let (case, flows) = if record.is_end_to_end() { (&*direct, 0) } else { REFERENCE };
@@ -59,8 +59,8 @@ fn reference(record: &Record, records: &[Record]) -> Option<f64> {
     found.figures()[0]
 }
 
-fn change(record: &Record, earlier: &[Record]) -> String {
-    let same = |other: &&Record| other.case == record.case && other.flows == record.flows;
+fn change(record: &CaseRecord, earlier: &[CaseRecord]) -> String {
+    let same = |other: &&CaseRecord| other.case == record.case && other.flows == record.flows;
     match (earlier.iter().find(same).and_then(|r| r.figures()[0]), record.figures()[0]) {
         (Some(before), Some(now)) if before > 0.0 => {
             format!("{:+.1} %", (now / before - 1.0) * 100.0)
@@ -69,7 +69,7 @@ fn change(record: &Record, earlier: &[Record]) -> String {
     }
 }
 
-pub fn read(path: &Path) -> Result<Vec<Record>> {
+pub fn read(path: &Path) -> Result<Vec<CaseRecord>> {
     let text = fs::read_to_string(path).with_context(|| format!("--compare {}", path.display()))?;
     serde_json::from_str(&text)
         .with_context(|| format!("{} is not what a benchmark has written", path.display()))
@@ -78,8 +78,8 @@ pub fn read(path: &Path) -> Result<Vec<Record>> {
 /// The results so far. They are in files as soon as they are there, so that an interrupted run leaves what it has
 /// measured.
 pub struct Results {
-    /// In the order of [`Record::order`].
-    pub records: Vec<Record>,
+    /// In the order of [`CaseRecord::order`].
+    pub records: Vec<CaseRecord>,
     /// The file for later comparisons.
     pub path: PathBuf,
     /// Always the last run's.
@@ -96,9 +96,9 @@ impl Results {
     }
 
     /// Adds results, and writes all.
-    pub fn add(&mut self, records: impl IntoIterator<Item = Record>) -> Result<()> {
+    pub fn add(&mut self, records: impl IntoIterator<Item = CaseRecord>) -> Result<()> {
         self.records.extend(records);
-        self.records.sort_by_key(Record::order);
+        self.records.sort_by_key(CaseRecord::order);
         if self.records.is_empty() {
             return Ok(());
         }
@@ -114,9 +114,9 @@ impl Results {
 mod tests {
     use super::*;
 
-    fn packet(case: &str, flows: u32, ns: f64) -> Record {
+    fn packet(case: &str, flows: u32, ns: f64) -> CaseRecord {
         let [net_ns, min_ns, max_ns] = [Some(ns); 3];
-        Record { case: case.to_owned(), flows, net_ns, min_ns, max_ns, ..Record::default() }
+        CaseRecord { case: case.to_owned(), flows, net_ns, min_ns, max_ns, ..CaseRecord::default() }
     }
 
     #[test]

@@ -8,7 +8,7 @@ use ::tests::packets::datapath::tunnel::{named, of_flow, through};
 use ::tests::packets::{CLIENT_MAC, Packet, packet_too_big, tcp, udp};
 use lb_common::bench::Template;
 
-use super::case::{Backends, CLIENT_PORT, Case, Ends, Kind, ROUTER_MAC};
+use super::case::{Backends, CLIENT_PORT, Case, Ends, PacketKind, ROUTER_MAC};
 
 /// More clients than a measurement has packets, so each packet opens a new flow.
 const ENDLESS: u32 = 1 << 28;
@@ -22,14 +22,16 @@ impl Case {
     /// The first measured packet, and how it varies. `some`: any flow.
     pub fn template(&self, flows: u32, some: Option<Ends>) -> (Packet, Template) {
         let packet = match self.kind {
-            Kind::New | Kind::Fresh | Kind::Flood => self.fresh(),
-            Kind::Untracked => self.opening(),
+            PacketKind::New | PacketKind::Fresh | PacketKind::Flood => self.fresh(),
+            PacketKind::Untracked => self.opening(),
             _ => self.packet(some),
         };
         let template = match (self.kind, self.is_request()) {
-            (Kind::Reply | Kind::AgedReply, _) => template_of_list(&packet, flows),
-            (Kind::New | Kind::Fresh | Kind::Flood, _) => template(&packet, Side::Source, ENDLESS),
-            (Kind::Fragment | Kind::Error, _) => unvaried(&packet),
+            (PacketKind::Reply | PacketKind::AgedReply, _) => template_of_list(&packet, flows),
+            (PacketKind::New | PacketKind::Fresh | PacketKind::Flood, _) => {
+                template(&packet, Side::Source, ENDLESS)
+            }
+            (PacketKind::Fragment | PacketKind::Error, _) => unvaried(&packet),
             (_, true) => self.template_of(&packet, flows),
             (_, false) => template(&packet, Side::Destination, flows),
         };
@@ -38,7 +40,7 @@ impl Case {
 
     /// Whether the program moves the start of the packet.
     fn moves_front(&self) -> bool {
-        self.is_tunnelled() || matches!(self.kind, Kind::Delivered(_))
+        self.is_tunnelled() || matches!(self.kind, PacketKind::Delivered(_))
     }
 
     /// A template of a client's packet, as it arrives.
@@ -46,7 +48,7 @@ impl Case {
         let arriving = self.arriving(packet);
         let template = template(packet, Side::Source, flows);
         let template = match self.kind {
-            Kind::Delivered(_) => inside(&arriving, packet, &template),
+            PacketKind::Delivered(_) => inside(&arriving, packet, &template),
             _ => template,
         };
         Template { at_front: self.moves_front().into(), ..template }
@@ -55,7 +57,7 @@ impl Case {
     /// A client's packet as it arrives: through a tunnel, or as the client sent it.
     pub fn arriving(&self, packet: &Packet) -> Packet {
         match self.kind {
-            Kind::Delivered(tunnel) => {
+            PacketKind::Delivered(tunnel) => {
                 let outer = through(tunnel, &self.other_node(), &self.own_address(OUTSIDE), packet);
                 named(&outer, &self.backends()[0])
             }
@@ -84,14 +86,14 @@ impl Case {
         // From the next hop, to the interface on which it arrives.
         let reply = self.request().reversed().macs(ROUTER_MAC, mac(OUTSIDE));
         match (self.kind, self.backends().first()) {
-            (Kind::None, _) | (_, None) => reply,
+            (PacketKind::None, _) | (_, None) => reply,
             (_, Some(backend)) => reply.from(backend.as_str()),
         }
     }
 
     /// The packet that must have come before each measurement.
     pub(crate) fn first_fragment(&self) -> Option<Packet> {
-        (self.kind == Kind::Fragment).then(|| self.whole().fragment(..1480))
+        (self.kind == PacketKind::Fragment).then(|| self.whole().fragment(..1480))
     }
 
     fn whole(&self) -> Packet {
@@ -101,16 +103,16 @@ impl Case {
     /// A packet of an established connection as the program gets it.
     fn packet(&self, some: Option<Ends>) -> Packet {
         match (self.kind, some) {
-            (Kind::Reply | Kind::AgedReply, Some(ends)) => {
+            (PacketKind::Reply | PacketKind::AgedReply, Some(ends)) => {
                 self.reply().from(ends.backend).to(ends.snat)
             }
-            (Kind::Fragment, _) => self.whole().fragment(1480..2960),
-            (Kind::Error, Some(ends)) => {
+            (PacketKind::Fragment, _) => self.whole().fragment(1480..2960),
+            (PacketKind::Error, Some(ends)) => {
                 let reply = self.request().from(ends.client).reversed();
                 packet_too_big(self.end("192.0.2.9", "2001:db8::9", 0).as_str(), &reply, 1400)
             }
-            (Kind::Untracked | Kind::Flood, _) => self.opening(),
-            (Kind::New, _) if self.backends == Backends::Nowhere => self.opening(),
+            (PacketKind::Untracked | PacketKind::Flood, _) => self.opening(),
+            (PacketKind::New, _) if self.backends == Backends::Nowhere => self.opening(),
             _ if self.is_request() => self.request(),
             _ => self.reply(),
         }
@@ -119,18 +121,18 @@ impl Case {
     /// A packet before the program, and all possible results.
     pub fn expected(&self, flow: Option<Ends>) -> (Packet, Vec<Packet>) {
         let packet = match (self.kind, self.is_request(), flow) {
-            (Kind::Fragment, ..) => self.packet(flow),
+            (PacketKind::Fragment, ..) => self.packet(flow),
             (_, true, Some(flow)) => self.packet(None).from(flow.client),
             _ => self.packet(flow),
         };
         let expected = match (self.kind, self.backends, flow) {
-            (Kind::None, ..) | (_, Backends::Nowhere, _) => vec![packet.clone()],
-            (Kind::Flood, Backends::Remote, _) => vec![packet.clone()],
-            (Kind::Reply | Kind::AgedReply, _, Some(flow)) => {
+            (PacketKind::None, ..) | (_, Backends::Nowhere, _) => vec![packet.clone()],
+            (PacketKind::Flood, Backends::Remote, _) => vec![packet.clone()],
+            (PacketKind::Reply | PacketKind::AgedReply, _, Some(flow)) => {
                 let client = packet.from(self.frontend().as_str()).to(flow.client);
                 vec![client.macs(mac(OUTSIDE), CLIENT_MAC).ttl(HOP_LIMIT - 1)]
             }
-            (Kind::Error, _, Some(flow)) => {
+            (PacketKind::Error, _, Some(flow)) => {
                 vec![packet.inner(|quoted| quoted.from(flow.backend)).to(flow.backend.ip())]
             }
             (_, Backends::Remote | Backends::PortsInUse, Some(flow)) => {
@@ -153,7 +155,7 @@ impl Case {
 
     fn request_of(&self, client: String) -> Packet {
         let to = match self.kind {
-            Kind::None => self.end("192.0.2.99", "2001:db8::99", 80),
+            PacketKind::None => self.end("192.0.2.99", "2001:db8::99", 80),
             _ => self.frontend(),
         };
         let packet = if self.udp {

@@ -14,11 +14,11 @@ use nix::unistd::Pid;
 
 use crate::progress::Progress;
 
-use super::case::{Backends, Case, Kind};
+use super::case::{Backends, Case, PacketKind};
 use super::idle_worlds::IdleWorlds;
 use super::interrupt::check_interrupted;
 use super::pattern::Pattern;
-use super::record::Record;
+use super::record::CaseRecord;
 use super::subject::Subject;
 use super::wrapper::Wrapper;
 
@@ -45,7 +45,7 @@ pub fn measure(
     progress: &Progress,
     idle: &mut IdleWorlds,
     failed: &mut Vec<anyhow::Error>,
-) -> Result<Vec<Record>> {
+) -> Result<Vec<CaseRecord>> {
     let cpus = cpus()?;
     let [one, other, ..] = cpus[..] else { return Ok(Vec::new()) };
     let (rounds, packets) = if quick { (3, 100_000) } else { (9, 2_000_000) };
@@ -63,7 +63,7 @@ pub fn measure(
         match Pair::new(case, sharing, [one, other], idle) {
             Ok(mut pair) => {
                 let sample = (0..rounds).map(|_| pair.measure(packets)).collect::<Result<_>>()?;
-                records.push(Record::end_to_end(&sample, &name, "times"));
+                records.push(CaseRecord::end_to_end(&sample, &name, "times"));
                 pair.subject.end(idle);
             }
             Err(error) => failed.push(error.context(name)),
@@ -80,8 +80,8 @@ fn cases() -> Vec<(Case, Sharing)> {
         (local, Sharing::Same),
         (remote, Sharing::Different),
         (remote, Sharing::Same),
-        (Case { kind: Kind::New, ..local }, Sharing::Different),
-        (Case { kind: Kind::New, ..remote }, Sharing::Different),
+        (Case { kind: PacketKind::New, ..local }, Sharing::Different),
+        (Case { kind: PacketKind::New, ..remote }, Sharing::Different),
     ]
 }
 
@@ -96,7 +96,7 @@ fn cpus() -> Result<Vec<usize>> {
     Ok((0..CpuSet::count()).filter(|cpu| allowed.is_set(*cpu).unwrap_or(false)).collect())
 }
 
-fn of_wrapper(cpus: [usize; 2], rounds: usize, packets: u32) -> Result<Record> {
+fn of_wrapper(cpus: [usize; 2], rounds: usize, packets: u32) -> Result<CaseRecord> {
     let packet = Case::established(false, false).request();
     let template = template(&packet, Side::Source, 1);
     let mut wrappers =
@@ -104,7 +104,7 @@ fn of_wrapper(cpus: [usize; 2], rounds: usize, packets: u32) -> Result<Record> {
     let templates = [template; 2];
     let measured = (0..rounds).map(|_| factor(&mut wrappers, &templates, &packet, cpus, packets));
     let sample: Sample = measured.collect::<Result<_>>()?;
-    Ok(Record::end_to_end(&sample, "scaling.wrapper", "times"))
+    Ok(CaseRecord::end_to_end(&sample, "scaling.wrapper", "times"))
 }
 
 /// A case with a wrapper for each CPU.
@@ -120,12 +120,12 @@ impl Pair {
         let mut subject = Subject::new(case, FLOWS, 8 * FLOWS, idle)?;
         let wrappers = [subject.another_wrapper()?, subject.another_wrapper()?];
         let first = match case.kind {
-            Kind::New => *subject.template(),
+            PacketKind::New => *subject.template(),
             _ => Template { client_mask: PORTS - 1, ..*subject.template() },
         };
         let apart = match (sharing, case.kind) {
             (Sharing::Same, _) => 0,
-            (Sharing::Different, Kind::New) => APART,
+            (Sharing::Different, PacketKind::New) => APART,
             (Sharing::Different, _) => 1,
         };
         let second = Template { first_address: first.first_address + apart, ..first };

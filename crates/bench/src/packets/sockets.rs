@@ -11,7 +11,7 @@ use crate::progress::Progress;
 
 use super::interrupt::check_interrupted;
 use super::pattern::Pattern;
-use super::record::Record;
+use super::record::CaseRecord;
 use super::socket_timer::{Operation, Timer};
 
 /// A Service whose endpoint is the node itself, so that datagrams stay on one CPU.
@@ -98,7 +98,7 @@ impl Place {
 }
 
 /// Measures all wanted calls in turn, one family after the other.
-pub fn measure(quick: bool, only: &Pattern, progress: &Progress) -> Result<Vec<Record>> {
+pub fn measure(quick: bool, only: &Pattern, progress: &Progress) -> Result<Vec<CaseRecord>> {
     let wanted: Vec<_> = FAMILIES
         .iter()
         .map(|family| (family, family.operations(only)))
@@ -127,7 +127,7 @@ pub fn measure(quick: bool, only: &Pattern, progress: &Progress) -> Result<Vec<R
         }
         for (operation, samples) in samples {
             let of = |(place, sample): (Place, _)| {
-                Record::end_to_end(&sample, &place.case(family, operation), "ns")
+                CaseRecord::end_to_end(&sample, &place.case(family, operation), "ns")
             };
             records.extend(Place::ALL.into_iter().zip(samples).map(of));
         }

@@ -9,17 +9,17 @@ use ::tests::packets::datapath::surroundings::{INSIDE, OUTSIDE, device, neighbou
 use ::tests::packets::datapath::{Fate, Hook, KernelWorld, Service, World};
 use ::tests::packets::{Packet, dissect};
 use anyhow::{Result, bail, ensure};
-use lb_common::bench::{End, Template};
+use lb_common::bench::{BenchEnd, Template};
 use lb_common::family::Family;
 use lb_common::layout::{BUCKET_ENTRIES, Flow, FlowState, Reason, Ticks, Traffic};
-use lb_kernel::{HookPoint, Load, begins_in_rest};
+use lb_kernel::{FlowTableLoad, HookPoint, begins_in_rest};
 use lb_network::Device;
 use lb_plan::{Change, Planner};
 
 use super::baselines::Baselines;
-use super::case::{Backends, Case, Ends, Kind};
+use super::case::{Backends, Case, Ends, PacketKind};
 use super::idle_worlds::IdleWorlds;
-use super::record::Record;
+use super::record::CaseRecord;
 use super::wrapper::Wrapper;
 
 /// Minimum number of packets per measurement.
@@ -87,12 +87,12 @@ impl Subject {
 
         // As on most nodes.
         world.share_hops(true);
-        if case.kind == Kind::AgedReply {
+        if case.kind == PacketKind::AgedReply {
             world.age_reply_index();
         }
         // As the agent decides it.
         let used = if case.is_full() { room } else { flows };
-        let load = Load { flows: used.into(), buckets: room / BUCKET_ENTRIES as u32 };
+        let load = FlowTableLoad { flows: used.into(), buckets: room / BUCKET_ENTRIES as u32 };
         world.begin_in_rest(begins_in_rest(false, load));
         if case.has_flows() {
             establish(&case, &mut world, flows)?;
@@ -143,16 +143,17 @@ impl Subject {
     /// Sends a packet of every flow: datagram flows would expire while others are set up.
     pub fn keep_alive(&mut self) -> Result<()> {
         match self.case.kind {
-            Kind::Established | Kind::Reply | Kind::AgedReply | Kind::Delivered(_) => {
-                self.run(self.flows).map(drop)
-            }
+            PacketKind::Established
+            | PacketKind::Reply
+            | PacketKind::AgedReply
+            | PacketKind::Delivered(_) => self.run(self.flows).map(drop),
             _ => Ok(()),
         }
     }
 
     /// Measures once.
     pub fn measure(&mut self, baselines: &Baselines) -> Result<()> {
-        let time = if self.case.kind == Kind::Fresh {
+        let time = if self.case.kind == PacketKind::Fresh {
             self.world.grow_older(UNTIL_EXPIRED);
             self.run(self.fresh)?
         } else {
@@ -213,8 +214,8 @@ impl Subject {
         idle.keep(self.room, self.world);
     }
 
-    pub fn record(&self) -> Record {
-        Record::packet(&self.sample, &self.case.name(), self.flows, Some(self.room))
+    pub fn record(&self) -> CaseRecord {
+        CaseRecord::packet(&self.sample, &self.case.name(), self.flows, Some(self.room))
     }
 }
 
@@ -315,12 +316,12 @@ fn ends_of<F: Family<Address: Into<IpAddr>>>(flow: &Flow<F>) -> Ends {
 }
 
 /// What differs between the replies of backends.
-fn end_of_reply(ends: &Ends) -> End {
+fn end_of_reply(ends: &Ends) -> BenchEnd {
     let address = match ends.backend.ip() {
         IpAddr::V4(address) => address.to_bits(),
         IpAddr::V6(address) => address.to_bits() as u32,
     };
-    End { address, port: ends.snat.port().into() }
+    BenchEnd { address, port: ends.snat.port().into() }
 }
 
 /// The addresses of this node's devices.

@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail, ensure};
 use aya::maps::{Array, ProgramArray};
 use aya::programs::{ProgramFd, SchedClassifier, TestRun, TestRunOptions, TestRunResult, Xdp};
 use aya::{Ebpf, EbpfLoader};
-use lb_common::bench::{End, MAX_ENDS, Template, permuted};
+use lb_common::bench::{BenchEnd, MAX_ENDS, Template, permuted};
 
 pub(crate) struct Wrapper {
     ebpf: Ebpf,
@@ -54,14 +54,14 @@ impl Wrapper {
     }
 
     /// Writes the list of ends, in an order that no cache can predict. Their number is a power of two.
-    pub fn list(&mut self, ends: &[End]) -> Result<()> {
+    pub fn list(&mut self, ends: &[BenchEnd]) -> Result<()> {
         ensure!(
             ends.len().is_power_of_two() && ends.len() <= MAX_ENDS,
             "{} flows: more than {MAX_ENDS} ends can't be listed",
             ends.len()
         );
         let map = self.ebpf.map_mut("ENDS").context("no map ENDS")?;
-        let mut map = Array::<_, Plain<End>>::try_from(map)?;
+        let mut map = Array::<_, Plain<BenchEnd>>::try_from(map)?;
         for index in 0..ends.len() as u32 {
             let end = ends[permuted(index) as usize % ends.len()];
             map.set(index, Plain(end), 0)?;

@@ -63,7 +63,7 @@ impl AdvertisedPeers {
 
 /// `externalTrafficPolicy`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TrafficPolicy {
+pub enum ExternalTrafficPolicy {
     Cluster,
     Local,
 }
@@ -75,7 +75,7 @@ pub struct ReadyEndpoints {
     pub on_this_node: u32,
 }
 
-impl TrafficPolicy {
+impl ExternalTrafficPolicy {
     /// Whether this node announces the addresses of a Service.
     pub fn announces(self, ready: ReadyEndpoints) -> bool {
         match self {

@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 
-pub use advertisement::{AdvertisedPeers, Advertisement, ReadyEndpoints, TrafficPolicy};
+pub use advertisement::{AdvertisedPeers, Advertisement, ExternalTrafficPolicy, ReadyEndpoints};
 
 use crate::community::{Communities, TooManyCommunities};
 use crate::route::RouteAttributes;

@@ -27,10 +27,10 @@ fn announced(table: &AdvertisementTable<u32>, peer: &str) -> BTreeSet<IpNet> {
 fn policies_ask_for_endpoints() {
     let ready = |anywhere, on_this_node| ReadyEndpoints { anywhere, on_this_node };
     for (policy, ready, announces) in [
-        (TrafficPolicy::Cluster, ready(0, 0), false),
-        (TrafficPolicy::Cluster, ready(2, 0), true),
-        (TrafficPolicy::Local, ready(2, 0), false),
-        (TrafficPolicy::Local, ready(2, 1), true),
+        (ExternalTrafficPolicy::Cluster, ready(0, 0), false),
+        (ExternalTrafficPolicy::Cluster, ready(2, 0), true),
+        (ExternalTrafficPolicy::Local, ready(2, 0), false),
+        (ExternalTrafficPolicy::Local, ready(2, 1), true),
     ] {
         assert_eq!(policy.announces(ready), announces, "{policy:?} {ready:?}");
     }

@@ -5,14 +5,14 @@ use std::path::Path;
 
 use anyhow::Result;
 
-use super::load::{Load, Target};
+use super::load::{ConnectionLoad, Target};
 use super::results::Results;
 use crate::cluster::Cluster;
 
 pub fn run_control_plane_suite(cluster: &mut Cluster, log: &Path) -> Result<Results> {
     let mut log = File::create(log)?;
     let mut results = Results::default();
-    let mut load = Load::start(cluster, Target::LoadBalancer)?;
+    let mut load = ConnectionLoad::start(cluster, Target::LoadBalancer)?;
 
     cluster.plane.kill_api();
     load.wait_for_requests_outside()?;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 
 use super::ingress::{default_backend_replies, prepare_ingresses};
-use super::results::{Outcome, Results, SpecResult};
+use super::results::{Results, SpecResult, TestOutcome};
 use crate::cluster::Cluster;
 
 pub fn run_http2_suite(cluster: &mut Cluster, log: &Path) -> Result<Results> {
@@ -41,12 +41,12 @@ fn parse_junit(text: &str) -> Results {
         let group = attribute("package").unwrap_or_default();
         let name = format!("{group} {}", attribute("classname").unwrap_or_default());
         let outcome = if body.contains("<skipped") {
-            Outcome::Skipped(String::new())
+            TestOutcome::Skipped(String::new())
         } else if body.contains("<failure") || body.contains("<error") {
             let message = body.split_once('>').map_or(body, |(_, text)| text);
-            Outcome::Failed(unescape(message.split('<').next().unwrap_or_default()))
+            TestOutcome::Failed(unescape(message.split('<').next().unwrap_or_default()))
         } else {
-            Outcome::Passed
+            TestOutcome::Passed
         };
         let group = group.split('/').next().unwrap_or_default().to_owned();
         results.0.push(SpecResult { group, name, outcome, time: Duration::ZERO });
@@ -79,9 +79,9 @@ mod tests {
         assert_eq!(
             seen,
             [
-                ("generic/1 Sends a preface", &Outcome::Passed),
-                ("http2/6.9 Sends \"0\"", &Outcome::Failed("Timeout".into())),
-                ("hpack/4 Skips", &Outcome::Skipped(String::new())),
+                ("generic/1 Sends a preface", &TestOutcome::Passed),
+                ("http2/6.9 Sends \"0\"", &TestOutcome::Failed("Timeout".into())),
+                ("hpack/4 Skips", &TestOutcome::Skipped(String::new())),
             ]
         );
         assert_eq!(results[1].group, "http2");

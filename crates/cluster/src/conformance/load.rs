@@ -41,7 +41,7 @@ pub(crate) enum Target {
 }
 
 /// Six pods, their Service, and clients that send requests to it, each over a new connection.
-pub(crate) struct Load {
+pub(crate) struct ConnectionLoad {
     targets: Vec<SocketAddr>,
     /// The node that announces the load balancer's address. The pod that sends requests is on another one.
     pub announcer: usize,
@@ -70,7 +70,7 @@ struct ClientReport {
     failures: Vec<String>,
 }
 
-impl Load {
+impl ConnectionLoad {
     /// Creates the workloads, starts the clients, and waits until requests of all succeed.
     pub fn start(cluster: &Cluster, target: Target) -> Result<Self> {
         create_endpoints(cluster)?;
@@ -174,7 +174,7 @@ impl Load {
     }
 }
 
-impl Drop for Load {
+impl Drop for ConnectionLoad {
     fn drop(&mut self) {
         for client in &self.clients {
             client.stopped.store(true, Ordering::Relaxed);

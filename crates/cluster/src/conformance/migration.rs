@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use tests::worlds::topology::{Host, wait_until};
 
-use super::load::{Load, Target};
+use super::load::{ConnectionLoad, Target};
 use super::results::Results;
 use crate::cluster::Cluster;
 use crate::install::MillraceFiles;
@@ -30,7 +30,7 @@ pub fn run_migration_suite(cluster: &mut Cluster, image: &Path, log: &Path) -> R
 
     let copy = kubectl(cluster, &["get", "daemonset,configmap", "kube-proxy", "-o", "yaml"])?;
     fs::write(files.join("kube-proxy-copy.yaml"), copy)?;
-    let mut load = Load::start(cluster, Target::NodePort)?;
+    let mut load = ConnectionLoad::start(cluster, Target::NodePort)?;
     exclude_labelled_nodes(cluster, &millrace)?;
     millrace.apply_overlay(&cluster.plane, &["base"], &[COMPONENT])?;
     load.wait_for_runs(cluster)?;

@@ -21,7 +21,7 @@ use crate::cluster::{Cluster, ClusterOptions, ServiceProxy};
 use crate::interrupt;
 
 use exclusions::Exclusions;
-use results::{Outcome, Results};
+use results::{Results, TestOutcome};
 
 /// A test suite.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -67,7 +67,7 @@ impl Suite {
 
 /// Run conformance suites against a new cluster
 #[derive(Debug, Args)]
-pub struct Options {
+pub struct ConformanceOptions {
     /// Suites [default: all that can run with the service proxy]
     #[arg(value_enum, value_name = "SUITE")]
     suites: Vec<Suite>,
@@ -97,7 +97,7 @@ pub struct Options {
 }
 
 /// Runs the suites. Fails if anything fails that the lists do not exclude.
-pub fn run_conformance(options: &Options) -> Result<()> {
+pub fn run_conformance(options: &ConformanceOptions) -> Result<()> {
     let service_proxy = options.cluster.service_proxy;
     let mut suites = options.suites.clone();
     if suites.is_empty() {
@@ -169,9 +169,11 @@ fn report(results: &Results, exclusions: &Exclusions) -> Vec<String> {
     let mut failed = Vec::new();
     for result in &results.0 {
         match (&result.outcome, exclusions.reason(&result.name)) {
-            (Outcome::Failed(_), Some(reason)) => println!("excluded: {}: {reason}", result.name),
-            (Outcome::Failed(_), None) => failed.push(result.name.clone()),
-            (Outcome::Passed, Some(_)) => {
+            (TestOutcome::Failed(_), Some(reason)) => {
+                println!("excluded: {}: {reason}", result.name)
+            }
+            (TestOutcome::Failed(_), None) => failed.push(result.name.clone()),
+            (TestOutcome::Passed, Some(_)) => {
                 println!("passes although the list excludes it: {}", result.name);
             }
             _ => {}

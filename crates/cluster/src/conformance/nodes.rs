@@ -7,14 +7,14 @@ use std::time::Instant;
 
 use anyhow::Result;
 
-use super::load::{Load, Target};
+use super::load::{ConnectionLoad, Target};
 use super::results::Results;
 use crate::cluster::Cluster;
 
 pub fn run_nodes_suite(cluster: &mut Cluster, log: &Path) -> Result<Results> {
     let mut log = File::create(log)?;
     let mut results = Results::default();
-    let mut load = Load::start(cluster, Target::LoadBalancer)?;
+    let mut load = ConnectionLoad::start(cluster, Target::LoadBalancer)?;
     let node = load.announcer;
     let name = cluster.network.nodes[node].1.name.clone();
 

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum TestOutcome {
     Passed,
     Failed(String),
     /// The suite decided not to run it in this cluster, and why.
@@ -17,7 +17,7 @@ pub(crate) struct SpecResult {
     /// What the spec is about: a row of the table.
     pub group: String,
     pub name: String,
-    pub outcome: Outcome,
+    pub outcome: TestOutcome,
     pub time: Duration,
 }
 
@@ -27,8 +27,8 @@ pub struct Results(pub Vec<SpecResult>);
 impl Results {
     pub fn add(&mut self, group: &str, name: impl Into<String>, result: anyhow::Result<()>) {
         let outcome = match result {
-            Ok(()) => Outcome::Passed,
-            Err(error) => Outcome::Failed(format!("{error:#}")),
+            Ok(()) => TestOutcome::Passed,
+            Err(error) => TestOutcome::Failed(format!("{error:#}")),
         };
         let name = name.into();
         self.0.push(SpecResult { group: group.to_owned(), name, outcome, time: Duration::ZERO });
@@ -39,9 +39,9 @@ impl Results {
         let mut groups: BTreeMap<&str, [usize; 3]> = BTreeMap::new();
         for result in &self.0 {
             let column = match result.outcome {
-                Outcome::Passed => 0,
-                Outcome::Failed(_) => 1,
-                Outcome::Skipped(_) => 2,
+                TestOutcome::Passed => 0,
+                TestOutcome::Failed(_) => 1,
+                TestOutcome::Skipped(_) => 2,
             };
             groups.entry(&result.group).or_default()[column] += 1;
         }
@@ -56,7 +56,7 @@ impl Results {
         }
         let _ = writeln!(text, "{:<52} {:>6} {:>6} {:>7}", "all", total[0], total[1], total[2]);
         for result in &self.0 {
-            if let Outcome::Failed(message) = &result.outcome {
+            if let TestOutcome::Failed(message) = &result.outcome {
                 let _ = writeln!(text, "failed: {}\n        {}", result.name, first_line(message));
             }
         }
@@ -65,9 +65,9 @@ impl Results {
 
     pub(crate) fn to_junit(&self, suite: &str) -> String {
         let failures =
-            self.0.iter().filter(|each| matches!(each.outcome, Outcome::Failed(_))).count();
+            self.0.iter().filter(|each| matches!(each.outcome, TestOutcome::Failed(_))).count();
         let skipped =
-            self.0.iter().filter(|each| matches!(each.outcome, Outcome::Skipped(_))).count();
+            self.0.iter().filter(|each| matches!(each.outcome, TestOutcome::Skipped(_))).count();
         let mut text = format!(
             "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuite name=\"{suite}\" tests=\"{}\" failures=\"{failures}\" skipped=\"{skipped}\">\n",
             self.0.len()
@@ -81,11 +81,11 @@ impl Results {
                 result.time.as_secs_f64()
             );
             let _ = match &result.outcome {
-                Outcome::Passed => writeln!(text, "/>"),
-                Outcome::Failed(why) => {
+                TestOutcome::Passed => writeln!(text, "/>"),
+                TestOutcome::Failed(why) => {
                     writeln!(text, "><failure>{}</failure></testcase>", escape(why))
                 }
-                Outcome::Skipped(why) => {
+                TestOutcome::Skipped(why) => {
                     writeln!(text, "><skipped message=\"{}\"/></testcase>", escape(why))
                 }
             };

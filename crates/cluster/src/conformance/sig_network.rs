@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use super::results::{Outcome, Results, SpecResult};
+use super::results::{Results, SpecResult, TestOutcome};
 use crate::cluster::Cluster;
 use crate::interrupt::{check_interrupt, is_interrupted};
 
@@ -127,12 +127,12 @@ fn parse_report(report: &Value) -> Result<Results> {
         }
         let message = spec["Failure"]["Message"].as_str().unwrap_or_default().to_owned();
         let outcome = match spec["State"].as_str() {
-            Some("passed") => Outcome::Passed,
+            Some("passed") => TestOutcome::Passed,
             // Without a message it was not selected.
             Some("skipped") if message.is_empty() => continue,
-            Some("skipped") => Outcome::Skipped(message),
+            Some("skipped") => TestOutcome::Skipped(message),
             Some("pending") => continue,
-            _ => Outcome::Failed(message),
+            _ => TestOutcome::Failed(message),
         };
         let containers = spec["ContainerHierarchyTexts"].as_array();
         let mut texts: Vec<&str> =
@@ -172,9 +172,9 @@ mod tests {
         assert_eq!(
             seen,
             [
-                ("[sig-network] Services works", Outcome::Passed),
-                ("[sig-network] Services breaks", Outcome::Failed("too late".into())),
-                ("[sig-network] Services needs zones", Outcome::Skipped("no zones".into())),
+                ("[sig-network] Services works", TestOutcome::Passed),
+                ("[sig-network] Services breaks", TestOutcome::Failed("too late".into())),
+                ("[sig-network] Services needs zones", TestOutcome::Skipped("no zones".into())),
             ]
         );
         assert_eq!(results[0].group, "Services");

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use anyhow::Result;
 
-use super::load::{Load, Target};
+use super::load::{ConnectionLoad, Target};
 use super::results::Results;
 use crate::cluster::Cluster;
 
@@ -13,7 +13,7 @@ const WORKLOADS: [&str; 2] = ["daemonset/millrace", "deployment/millrace-control
 
 pub fn run_upgrade_suite(cluster: &mut Cluster, log: &Path) -> Result<Results> {
     let mut log = File::create(log)?;
-    let mut load = Load::start(cluster, Target::LoadBalancer)?;
+    let mut load = ConnectionLoad::start(cluster, Target::LoadBalancer)?;
     for workload in WORKLOADS {
         let kubectl = |arguments: &[&str]| {
             cluster.plane.kubectl(&[&["-n", "kube-system", "rollout"], arguments].concat())

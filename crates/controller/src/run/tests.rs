@@ -6,7 +6,7 @@ use std::future::pending;
 use axum::http::{Request, Response};
 use kube::client::Body;
 use lb_process::notices::NoticeLog;
-use lb_rules::ipam::{Range, Settings};
+use lb_rules::ipam::{IpamSettings, Range};
 use lb_rules::model::ObjectRef;
 use lb_source::Extent;
 use serde_json::json;
@@ -20,7 +20,7 @@ fn state() -> AssignmentState {
 }
 
 fn state_with(range: &str) -> AssignmentState {
-    let settings = Settings { is_alone: true, ..Settings::default() };
+    let settings = IpamSettings { is_alone: true, ..IpamSettings::default() };
     let ranges = vec![Range::parse(range).unwrap()];
     AssignmentState::new(
         settings,

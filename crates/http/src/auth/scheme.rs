@@ -48,10 +48,10 @@ impl Display for UnusableHash {
 
 pub(super) struct Scheme {
     text: Box<str>,
-    kind: Kind,
+    kind: PasswordScheme,
 }
 
-enum Kind {
+enum PasswordScheme {
     Plain(Box<[u8]>),
     /// The salt follows the password.
     Sha1 {
@@ -84,7 +84,7 @@ impl Scheme {
     /// The kinds that nginx supports, without DES. `{PLAIN}` is one of them: it is for Secrets that a program writes.
     pub fn parse(text: &str) -> Result<Self, UnusableHash> {
         let kind = if let Some(password) = text.strip_prefix("{PLAIN}") {
-            Kind::Plain(password.as_bytes().into())
+            PasswordScheme::Plain(password.as_bytes().into())
         } else if let Some(encoded) =
             text.strip_prefix("{SHA}").or_else(|| text.strip_prefix("{SSHA}"))
         {
@@ -119,7 +119,7 @@ impl Scheme {
 
     /// Whether it takes more than a few microseconds.
     pub(crate) fn is_costly(&self) -> bool {
-        matches!(self.kind, Kind::Bcrypt { .. } | Kind::Crypt { .. })
+        matches!(self.kind, PasswordScheme::Bcrypt { .. } | PasswordScheme::Crypt { .. })
     }
 
     pub fn verify(&self, password: &[u8]) -> bool {
@@ -128,17 +128,19 @@ impl Scheme {
             return false;
         }
         match &self.kind {
-            Kind::Plain(expected) => {
+            PasswordScheme::Plain(expected) => {
                 // Takes the same time for passwords of all lengths.
                 Sha256::digest(password).ct_eq(&Sha256::digest(expected)).into()
             }
-            Kind::Sha1 { hash, salt } => {
+            PasswordScheme::Sha1 { hash, salt } => {
                 let digest: [u8; 20] =
                     Sha1::new().chain_update(password).chain_update(salt).finalize().into();
                 digest.ct_eq(hash).into()
             }
-            Kind::Bcrypt { cost, salt, hash } => bcrypt(*cost, *salt, password).ct_eq(hash).into(),
-            Kind::Crypt { function, salt, hash } => {
+            PasswordScheme::Bcrypt { cost, salt, hash } => {
+                bcrypt(*cost, *salt, password).ct_eq(hash).into()
+            }
+            PasswordScheme::Crypt { function, salt, hash } => {
                 let digest = match function {
                     Crypt::Md5 { magic } => {
                         crypt64::md5(&md5_crypt(magic, password, salt.as_bytes()))
@@ -160,14 +162,14 @@ impl Scheme {
     }
 }
 
-fn parse_sha1(encoded: &str) -> Result<Kind, UnusableHash> {
+fn parse_sha1(encoded: &str) -> Result<PasswordScheme, UnusableHash> {
     let octets = STANDARD.decode(encoded).map_err(|_| UnusableHash::Damaged)?;
     let (hash, salt) = octets.split_first_chunk::<20>().ok_or(UnusableHash::Damaged)?;
-    Ok(Kind::Sha1 { hash: *hash, salt: salt.into() })
+    Ok(PasswordScheme::Sha1 { hash: *hash, salt: salt.into() })
 }
 
 /// `COST$` and 22 characters of salt, then 31 of hash.
-fn parse_bcrypt(text: &str) -> Result<Kind, UnusableHash> {
+fn parse_bcrypt(text: &str) -> Result<PasswordScheme, UnusableHash> {
     // The last character of each has unused bits, which programs set as they like.
     const ENGINE: GeneralPurpose = GeneralPurpose::new(
         &BCRYPT,
@@ -182,7 +184,7 @@ fn parse_bcrypt(text: &str) -> Result<Kind, UnusableHash> {
     let salt = decode(salt)?.try_into().map_err(|_| UnusableHash::Damaged)?;
     let hash = decode(hash)?.try_into().map_err(|_| UnusableHash::Damaged)?;
     match cost {
-        4..=MOST_BCRYPT_COST => Ok(Kind::Bcrypt { cost, salt, hash }),
+        4..=MOST_BCRYPT_COST => Ok(PasswordScheme::Bcrypt { cost, salt, hash }),
         0..4 => Err(UnusableHash::Damaged),
         _ => Err(UnusableHash::TooCostly),
     }
@@ -212,7 +214,7 @@ fn parse_rounds(text: &str) -> Result<(sha_crypt::Params, &str), UnusableHash> {
 }
 
 /// `SALT$HASH`.
-fn parse_crypt(function: Crypt, text: &str) -> Result<Kind, UnusableHash> {
+fn parse_crypt(function: Crypt, text: &str) -> Result<PasswordScheme, UnusableHash> {
     let (most_salt, hash_length) = match function {
         Crypt::Md5 { .. } => (8, 22),
         Crypt::Sha256(_) => (16, 43),
@@ -222,5 +224,5 @@ fn parse_crypt(function: Crypt, text: &str) -> Result<Kind, UnusableHash> {
     if salt.len() > most_salt || hash.len() != hash_length || !hash.bytes().all(crypt64::is_digit) {
         return Err(UnusableHash::Damaged);
     }
-    Ok(Kind::Crypt { function, salt: salt.into(), hash: hash.into() })
+    Ok(PasswordScheme::Crypt { function, salt: salt.into(), hash: hash.into() })
 }

@@ -61,10 +61,10 @@ impl Verified {
 }
 
 /// Tags in a set-associative table. In a full set a new one takes the place of the oldest.
-struct Tags(Box<[Mutex<Set>]>);
+struct Tags(Box<[Mutex<VerifiedSet>]>);
 
 #[derive(Clone, Copy, Default)]
-struct Set {
+struct VerifiedSet {
     tags: [Option<Tag>; WAYS],
     next: usize,
 }
@@ -87,7 +87,7 @@ impl Tags {
         }
     }
 
-    fn set(&self, tag: Tag) -> MutexGuard<'_, Set> {
+    fn set(&self, tag: Tag) -> MutexGuard<'_, VerifiedSet> {
         let position = usize::from(u16::from_be_bytes([tag[0], tag[1]])) % SETS;
         self.0[position].lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
 
-use super::settings::Settings;
+use super::settings::BalancerSettings;
 use crate::stable_hash::StableHash;
 
 /// Microseconds since the balancer was made.
@@ -83,7 +83,7 @@ impl EndpointState {
         most != 0 && failures >= most
     }
 
-    pub(crate) fn eject(&self, settings: &Settings, now: Ticks) {
+    pub(crate) fn eject(&self, settings: &BalancerSettings, now: Ticks) {
         let longest = settings.longest_ejection.as_micros() as Ticks;
         let is_soon = now - self.ready_from.load(Relaxed) < longest;
         let ejections = if is_soon { self.ejections.load(Relaxed) } else { 0 };

@@ -22,11 +22,11 @@ use arc_swap::ArcSwap;
 pub use endpoint::Guard;
 use endpoint::{EndpointState, Ticks};
 pub use pick::{Affinity, Pick};
-use set::Set;
-pub use settings::{RequestOutcome, Settings, Status};
+use set::EndpointSet;
+pub use settings::{BalancerSettings, RequestOutcome, Status};
 
 use crate::affinity::Token;
-use crate::retry::{Budget, Failure, Retrying};
+use crate::retry::{Failure, RetryBudget, Retrying};
 use crate::upstream::Upstream;
 
 /// The endpoints of an upstream, and what is known about them.
@@ -34,17 +34,17 @@ use crate::upstream::Upstream;
 /// Readers take a reference to the set without a lock and without writing to memory that they share (arc-swap), as
 /// each request reads it and it changes rarely. The mutex is only for those that change the set or eject.
 pub struct Balancer {
-    settings: Arc<Settings>,
+    settings: Arc<BalancerSettings>,
     epoch: Instant,
-    set: ArcSwap<Set>,
+    set: ArcSwap<EndpointSet>,
     changes: Mutex<()>,
-    retries: Budget,
+    retries: RetryBudget,
 }
 
 impl Balancer {
-    pub fn new(settings: Arc<Settings>, upstream: &Upstream, now: Instant) -> Self {
-        let set = Set::default().replace(upstream, settings.affinity_keys.load(), 0);
-        let (changes, retries) = (Mutex::default(), Budget::default());
+    pub fn new(settings: Arc<BalancerSettings>, upstream: &Upstream, now: Instant) -> Self {
+        let set = EndpointSet::default().replace(upstream, settings.affinity_keys.load(), 0);
+        let (changes, retries) = (Mutex::default(), RetryBudget::default());
         Self { settings, epoch: now, set: ArcSwap::from_pointee(set), changes, retries }
     }
 

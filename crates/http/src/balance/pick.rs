@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::endpoint::{EndpointState, Ticks};
-use super::set::Set;
+use super::set::EndpointSet;
 use crate::affinity::Token;
 use crate::stable_hash::mix_hash;
 
@@ -37,7 +37,7 @@ const DRAWS: usize = 8;
 impl Pick<'_> {
     pub(super) fn find<'s>(
         &self,
-        set: &'s Set,
+        set: &'s EndpointSet,
         now: Ticks,
         slow_start: Duration,
     ) -> Option<&'s Arc<EndpointState>> {
@@ -55,7 +55,7 @@ impl Pick<'_> {
         })
     }
 
-    fn by_affinity<'s>(&self, set: &'s Set, now: Ticks) -> Option<&'s Arc<EndpointState>> {
+    fn by_affinity<'s>(&self, set: &'s EndpointSet, now: Ticks) -> Option<&'s Arc<EndpointState>> {
         let affinity = self.affinity?;
         let endpoint = set.find(affinity.token)?;
         let is_usable = affinity.keep_on_failure || !endpoint.is_ejected(now);
@@ -64,7 +64,12 @@ impl Pick<'_> {
 
     /// Rendezvous hashing: the endpoint with the highest score for the key. An endpoint that is added takes keys from
     /// all others alike, and one that is removed or unusable leaves its keys to all others alike; no other key moves.
-    fn by_hash<'s>(&self, set: &'s Set, hash: u64, now: Ticks) -> Option<&'s Arc<EndpointState>> {
+    fn by_hash<'s>(
+        &self,
+        set: &'s EndpointSet,
+        hash: u64,
+        now: Ticks,
+    ) -> Option<&'s Arc<EndpointState>> {
         let score = |position: &usize| mix_hash(set.seeds[*position] ^ hash);
         let best = &set.endpoints[(0..set.seeds.len()).max_by_key(score)?];
         if self.is_usable(best, now) {
@@ -77,7 +82,7 @@ impl Pick<'_> {
 
     fn least_of_two<'s>(
         &self,
-        set: &'s Set,
+        set: &'s EndpointSet,
         now: Ticks,
         slow_start: Duration,
     ) -> Option<&'s Arc<EndpointState>> {
@@ -92,7 +97,7 @@ impl Pick<'_> {
     /// A random usable endpoint. One that starts slowly is taken with the probability of its share.
     fn draw_first<'s>(
         &self,
-        set: &'s Set,
+        set: &'s EndpointSet,
         random: &mut Random,
         now: Ticks,
         slow_start: Duration,
@@ -115,7 +120,7 @@ impl Pick<'_> {
     /// Another one. `None`: there is none, or it starts slowly and gets no request this time, even if it has the least.
     fn draw_second<'s>(
         &self,
-        set: &'s Set,
+        set: &'s EndpointSet,
         random: &mut Random,
         first: usize,
         now: Ticks,
@@ -139,7 +144,7 @@ impl Pick<'_> {
     /// The first endpoint from `start` on that was not tried and is `allowed`.
     fn walk<'s>(
         &self,
-        set: &'s Set,
+        set: &'s EndpointSet,
         start: usize,
         allowed: impl Fn(&EndpointState) -> bool,
     ) -> Option<(usize, &'s Arc<EndpointState>)> {

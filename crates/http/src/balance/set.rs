@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use super::endpoint::{EndpointState, Ticks};
 use super::settings::Status;
-use crate::affinity::{Key, Token};
-use crate::upstream::{Endpoint, Upstream};
+use crate::affinity::{AffinityTokenKey, Token};
+use crate::upstream::{Upstream, UpstreamEndpoint};
 
 #[derive(Default)]
-pub(super) struct Set {
+pub(super) struct EndpointSet {
     /// For new requests, in the order of their addresses.
     pub endpoints: Box<[Arc<EndpointState>]>,
     /// Their identities in consistent hashing, side by side: each request by hash reads all of them.
@@ -20,14 +20,19 @@ pub(super) struct Set {
     /// The names of both kinds of endpoints in cookies, by each key, in order.
     by_token: Box<[(Token, Arc<EndpointState>)]>,
     /// The keys of `by_token`.
-    pub keys: Arc<Vec<Key>>,
+    pub keys: Arc<Vec<AffinityTokenKey>>,
 }
 
-impl Set {
+impl EndpointSet {
     /// The next set. An endpoint that is new starts slowly if it joins one that stays: if there is none, it would
     /// only leave requests to others that start slowly too.
-    pub fn replace(&self, upstream: &Upstream, keys: Arc<Vec<Key>>, now: Ticks) -> Self {
-        let addresses = |endpoints: &[Endpoint]| -> BTreeSet<SocketAddr> {
+    pub fn replace(
+        &self,
+        upstream: &Upstream,
+        keys: Arc<Vec<AffinityTokenKey>>,
+        now: Ticks,
+    ) -> Self {
+        let addresses = |endpoints: &[UpstreamEndpoint]| -> BTreeSet<SocketAddr> {
             endpoints.iter().map(|endpoint| endpoint.address).collect()
         };
         let ready = addresses(&upstream.endpoints);
@@ -46,14 +51,14 @@ impl Set {
     }
 
     /// This set's endpoints under other keys.
-    pub(crate) fn named_by(&self, keys: Arc<Vec<Key>>) -> Self {
+    pub(crate) fn named_by(&self, keys: Arc<Vec<AffinityTokenKey>>) -> Self {
         Self::new(self.endpoints.clone(), self.draining.clone(), keys)
     }
 
     fn new(
         endpoints: Box<[Arc<EndpointState>]>,
         draining: Box<[Arc<EndpointState>]>,
-        keys: Arc<Vec<Key>>,
+        keys: Arc<Vec<AffinityTokenKey>>,
     ) -> Self {
         let seeds = endpoints.iter().map(|endpoint| endpoint.seed).collect();
         let mut set = Self { endpoints, seeds, draining, by_token: Box::default(), keys };

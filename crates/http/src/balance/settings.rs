@@ -7,7 +7,7 @@ use crate::affinity::Keys;
 
 /// How requests are balanced, for all upstreams of a proxy.
 #[derive(Clone, Debug)]
-pub struct Settings {
+pub struct BalancerSettings {
     /// Time until an endpoint that joins others gets as many requests as they do; zero: at once.
     pub slow_start: Duration,
     /// Failures in a row after which an endpoint is ejected; 0: never.
@@ -19,7 +19,7 @@ pub struct Settings {
     pub affinity_keys: Keys,
 }
 
-impl Default for Settings {
+impl Default for BalancerSettings {
     fn default() -> Self {
         Self {
             slow_start: Duration::from_secs(10),

@@ -9,7 +9,7 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 
 use super::names::is_about_client;
 use super::{has_token, list_tokens};
-use crate::policy::Policy;
+use crate::policy::RoutePolicy;
 
 /// Removes what is not for the endpoint. Of `TE`, `trailers` remains, which gRPC requires. `Upgrade` is removed, too:
 /// [`Target`](crate::request::Target) says whether it is sent.
@@ -40,7 +40,7 @@ pub fn strip_trailers(trailers: &mut HeaderMap) {
 
 /// Removes from a request's trailers what [`strip_trailers`] does, names with `_`, and headers that the endpoint gets
 /// from the proxy: an endpoint that merges trailers would take the client's word for the proxy's.
-pub fn strip_request_trailers(trailers: &mut HeaderMap, policy: &Policy) {
+pub fn strip_request_trailers(trailers: &mut HeaderMap, policy: &RoutePolicy) {
     strip(trailers, |name| {
         is_no_trailer(name) || name.as_str().contains('_') || policy.sets_request_header(name)
     });
@@ -112,7 +112,7 @@ fn is_protected(name: &HeaderName) -> bool {
 mod tests {
     use super::*;
     use crate::policy::ExternalAuth;
-    use crate::upstream::{Protocol, UpstreamName};
+    use crate::upstream::{UpstreamName, UpstreamProtocol};
 
     fn headers(lines: &str) -> HeaderMap {
         let mut headers = HeaderMap::new();
@@ -201,7 +201,7 @@ mod tests {
                 namespace: "shop".into(),
                 service: "auth".into(),
                 port: "80".into(),
-                protocol: Protocol::Http1,
+                protocol: UpstreamProtocol::Http1,
                 tls: None,
             },
             url: "http://auth/".parse().unwrap(),
@@ -209,10 +209,10 @@ mod tests {
             signin: None,
             response_headers: vec!["x-user".parse().unwrap()],
         };
-        let policy = Policy {
+        let policy = RoutePolicy {
             external_auth: Some(external_auth),
             request_headers: vec![("x-role".parse().unwrap(), HeaderValue::from_static("guest"))],
-            ..Policy::default()
+            ..RoutePolicy::default()
         };
         let mut trailers = headers("grpc-status: 0\nX-User: admin\nX_User: admin\nX-Role: admin");
         strip_request_trailers(&mut trailers, &policy);

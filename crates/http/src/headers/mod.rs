@@ -8,7 +8,7 @@ mod values;
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 
-pub use client::{Client, ClientReport, ForwardedSource, Forwarding, Peer};
+pub use client::{ClientReport, ConnectionPeer, ForwardedSource, Forwarding, RequestClient};
 pub use hop_by_hop::{strip_request, strip_request_trailers, strip_response, strip_trailers};
 
 /// The elements of a comma-separated list. One that is no text hides none of the others.

@@ -5,16 +5,16 @@ use std::net::SocketAddr;
 
 /// A header and its length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Header {
+pub struct ProxyHeader {
     /// `None`: use those of the connection itself. The load balancer checks this proxy's health, or forwards what has no
     /// IP addresses.
-    pub addresses: Option<Addresses>,
+    pub addresses: Option<ProxiedAddresses>,
     /// Octets of the header. The client's data follows.
     pub length: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Addresses {
+pub struct ProxiedAddresses {
     pub source: SocketAddr,
     pub destination: SocketAddr,
 }
@@ -35,10 +35,10 @@ impl Display for Invalid {
 impl std::error::Error for Invalid {}
 
 /// Both addresses in one family: IPv6 if one of them needs it.
-pub(crate) fn same_family(addresses: &Addresses) -> Addresses {
+pub(crate) fn same_family(addresses: &ProxiedAddresses) -> ProxiedAddresses {
     let [source, destination] = [addresses.source, addresses.destination]
         .map(|end| SocketAddr::new(end.ip().to_canonical(), end.port()));
-    let both = Addresses { source, destination };
+    let both = ProxiedAddresses { source, destination };
     if source.is_ipv4() == destination.is_ipv4() {
         return both;
     }
@@ -46,5 +46,5 @@ pub(crate) fn same_family(addresses: &Addresses) -> Addresses {
         SocketAddr::V4(end) => SocketAddr::new(end.ip().to_ipv6_mapped().into(), end.port()),
         SocketAddr::V6(_) => end,
     };
-    Addresses { source: map(source), destination: map(destination) }
+    ProxiedAddresses { source: map(source), destination: map(destination) }
 }

@@ -14,7 +14,7 @@ mod tests;
 mod v1;
 mod v2;
 
-pub use header::{Addresses, Header, Invalid, MOST_OCTETS};
+pub use header::{Invalid, MOST_OCTETS, ProxiedAddresses, ProxyHeader};
 pub use v1::encode_v1;
 pub use v2::encode_v2;
 
@@ -26,7 +26,7 @@ pub enum Version {
 }
 
 impl Version {
-    pub fn encode(self, addresses: &Addresses) -> Vec<u8> {
+    pub fn encode(self, addresses: &ProxiedAddresses) -> Vec<u8> {
         match self {
             Self::V1 => encode_v1(Some(addresses)),
             Self::V2 => encode_v2(Some(addresses)),
@@ -35,7 +35,7 @@ impl Version {
 }
 
 /// Parses the beginning of a connection. `None`: more octets are needed.
-pub fn parse_proxy_header(octets: &[u8]) -> Result<Option<Header>, Invalid> {
+pub fn parse_proxy_header(octets: &[u8]) -> Result<Option<ProxyHeader>, Invalid> {
     let begins_like = |beginning: &[u8]| {
         let shared = beginning.len().min(octets.len());
         beginning[..shared] == octets[..shared]

@@ -4,12 +4,15 @@ use proptest::prelude::*;
 
 use super::*;
 
-fn addresses(source: &str, destination: &str) -> Option<Addresses> {
-    Some(Addresses { source: source.parse().unwrap(), destination: destination.parse().unwrap() })
+fn addresses(source: &str, destination: &str) -> Option<ProxiedAddresses> {
+    Some(ProxiedAddresses {
+        source: source.parse().unwrap(),
+        destination: destination.parse().unwrap(),
+    })
 }
 
 /// Parses whole and octet by octet. Both agree: incomplete until the end of the header, or of what makes it invalid.
-fn parsed(octets: &[u8]) -> Result<Option<Header>, Invalid> {
+fn parsed(octets: &[u8]) -> Result<Option<ProxyHeader>, Invalid> {
     let outcome = parse_proxy_header(octets);
     let mut earlier = (0..octets.len())
         .map(|end| parse_proxy_header(&octets[..end]))
@@ -41,7 +44,11 @@ fn lines_of_version_1() {
     ];
     for (text, addresses) in valid {
         let length = text.find("\r\n").unwrap() + 2;
-        assert_eq!(parsed(text.as_bytes()), Ok(Some(Header { addresses, length })), "{text:?}");
+        assert_eq!(
+            parsed(text.as_bytes()),
+            Ok(Some(ProxyHeader { addresses, length })),
+            "{text:?}"
+        );
         for end in 0..length {
             assert_eq!(parsed(&text.as_bytes()[..end]), Ok(None), "{:?}", &text[..end]);
         }
@@ -101,10 +108,10 @@ fn headers_of_version_2() {
     ];
     for (name, octets, addresses) in valid {
         let length = octets.len();
-        assert_eq!(parsed(&octets), Ok(Some(Header { addresses, length })), "{name}");
+        assert_eq!(parsed(&octets), Ok(Some(ProxyHeader { addresses, length })), "{name}");
         assert_eq!(parsed(&octets[..length - 1]), Ok(None), "{name}");
         let more = [&octets[..], b"GET /"].concat();
-        assert_eq!(parsed(&more), Ok(Some(Header { addresses, length })), "{name}");
+        assert_eq!(parsed(&more), Ok(Some(ProxyHeader { addresses, length })), "{name}");
     }
     let invalid = [
         ("version 1", v2(0x11, 0x11, &inet)),
@@ -133,7 +140,7 @@ fn any_end() -> impl Strategy<Value = SocketAddr> {
 proptest! {
     #[test]
     fn what_is_encoded_is_parsed(source in any_end(), destination in any_end(), rest in any::<Vec<u8>>()) {
-        let sent = Addresses { source, destination };
+        let sent = ProxiedAddresses { source, destination };
         for mut octets in [encode_v1(Some(&sent)), encode_v2(Some(&sent))] {
             let length = octets.len();
             octets.extend(&rest);
@@ -146,7 +153,7 @@ proptest! {
             }
         }
         for octets in [encode_v1(None), encode_v2(None)] {
-            prop_assert_eq!(parsed(&octets), Ok(Some(Header { addresses: None, length: octets.len() })));
+            prop_assert_eq!(parsed(&octets), Ok(Some(ProxyHeader { addresses: None, length: octets.len() })));
         }
     }
 

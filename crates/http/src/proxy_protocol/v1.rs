@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use super::header::{Addresses, Header, Invalid, same_family};
+use super::header::{Invalid, ProxiedAddresses, ProxyHeader, same_family};
 
 pub const BEGINNING: &[u8] = b"PROXY ";
 
@@ -10,7 +10,7 @@ pub const BEGINNING: &[u8] = b"PROXY ";
 const MOST_OCTETS: usize = 107;
 
 /// Of what begins like [`BEGINNING`].
-pub(crate) fn parse_v1(octets: &[u8]) -> Result<Option<Header>, Invalid> {
+pub(crate) fn parse_v1(octets: &[u8]) -> Result<Option<ProxyHeader>, Invalid> {
     let line = &octets[..octets.len().min(MOST_OCTETS)];
     let Some(end) = line.iter().position(|octet| !(b' '..=b'~').contains(octet)) else {
         return match octets.len() < MOST_OCTETS {
@@ -25,10 +25,10 @@ pub(crate) fn parse_v1(octets: &[u8]) -> Result<Option<Header>, Invalid> {
     }
     // The octets before its end are ASCII.
     let line = str::from_utf8(&line[..end]).map_err(|_| Invalid("line is no text"))?;
-    Ok(Some(Header { addresses: parse_line(line)?, length: end + 2 }))
+    Ok(Some(ProxyHeader { addresses: parse_line(line)?, length: end + 2 }))
 }
 
-fn parse_line(line: &str) -> Result<Option<Addresses>, Invalid> {
+fn parse_line(line: &str) -> Result<Option<ProxiedAddresses>, Invalid> {
     let fields: Vec<&str> = line.split(' ').collect();
     let (is_v4, [source, destination, source_port, destination_port]) = match fields[..] {
         [_, "UNKNOWN", ..] => return Ok(None),
@@ -44,7 +44,7 @@ fn parse_line(line: &str) -> Result<Option<Addresses>, Invalid> {
         Ok(address) if address.is_ipv4() == is_v4 => Ok(address),
         _ => Err(Invalid("address is not one of the line's protocol")),
     };
-    Ok(Some(Addresses {
+    Ok(Some(ProxiedAddresses {
         source: SocketAddr::new(address(source)?, port(source_port)?),
         destination: SocketAddr::new(address(destination)?, port(destination_port)?),
     }))
@@ -60,9 +60,9 @@ fn port(text: &str) -> Result<u16, Invalid> {
     }
 }
 
-pub fn encode_v1(addresses: Option<&Addresses>) -> Vec<u8> {
+pub fn encode_v1(addresses: Option<&ProxiedAddresses>) -> Vec<u8> {
     let Some(addresses) = addresses else { return b"PROXY UNKNOWN\r\n".into() };
-    let Addresses { source, destination } = same_family(addresses);
+    let ProxiedAddresses { source, destination } = same_family(addresses);
     let protocol = if source.is_ipv4() { "TCP4" } else { "TCP6" };
     let (from, to) = (source.ip(), destination.ip());
     format!("PROXY {protocol} {from} {to} {} {}\r\n", source.port(), destination.port()).into()

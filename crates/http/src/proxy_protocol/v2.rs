@@ -2,7 +2,7 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use super::header::{Addresses, Header, Invalid, MOST_OCTETS, same_family};
+use super::header::{Invalid, MOST_OCTETS, ProxiedAddresses, ProxyHeader, same_family};
 
 pub(crate) const SIGNATURE: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";
 
@@ -19,7 +19,7 @@ const STREAM: u8 = 1;
 const DATAGRAM: u8 = 2;
 
 /// Of what begins like [`SIGNATURE`].
-pub(crate) fn parse_v2(octets: &[u8]) -> Result<Option<Header>, Invalid> {
+pub(crate) fn parse_v2(octets: &[u8]) -> Result<Option<ProxyHeader>, Invalid> {
     // Each octet is checked as soon as it is there, so that nothing waits for the rest of an invalid header.
     let after = octets.get(SIGNATURE.len()..).unwrap_or_default();
     if after.first().is_some_and(|version| version >> 4 != 2) {
@@ -40,7 +40,7 @@ pub(crate) fn parse_v2(octets: &[u8]) -> Result<Option<Header>, Invalid> {
     let Some(rest) = octets.get(FIXED_OCTETS..length) else { return Ok(None) };
     // Family and addresses of LOCAL are ignored, as the specification requires.
     let addresses = if is_local { None } else { addresses(family, rest) };
-    Ok(Some(Header { addresses, length }))
+    Ok(Some(ProxyHeader { addresses, length }))
 }
 
 fn address_octets(family: u8) -> Result<usize, Invalid> {
@@ -53,7 +53,7 @@ fn address_octets(family: u8) -> Result<usize, Invalid> {
     }
 }
 
-fn addresses(family: u8, octets: &[u8]) -> Option<Addresses> {
+fn addresses(family: u8, octets: &[u8]) -> Option<ProxiedAddresses> {
     if family & 15 == UNSPECIFIED {
         return None;
     }
@@ -62,7 +62,7 @@ fn addresses(family: u8, octets: &[u8]) -> Option<Addresses> {
         INET => {
             let address =
                 |at: usize| <[u8; 4]>::try_from(octets.get(at..at + 4)?).ok().map(Ipv4Addr::from);
-            Some(Addresses {
+            Some(ProxiedAddresses {
                 source: SocketAddr::new(address(0)?.into(), port(8)?),
                 destination: SocketAddr::new(address(4)?.into(), port(10)?),
             })
@@ -70,7 +70,7 @@ fn addresses(family: u8, octets: &[u8]) -> Option<Addresses> {
         INET6 => {
             let address =
                 |at: usize| <[u8; 16]>::try_from(octets.get(at..at + 16)?).ok().map(Ipv6Addr::from);
-            Some(Addresses {
+            Some(ProxiedAddresses {
                 source: SocketAddr::new(address(0)?.into(), port(32)?),
                 destination: SocketAddr::new(address(16)?.into(), port(34)?),
             })
@@ -79,14 +79,14 @@ fn addresses(family: u8, octets: &[u8]) -> Option<Addresses> {
     }
 }
 
-pub fn encode_v2(addresses: Option<&Addresses>) -> Vec<u8> {
+pub fn encode_v2(addresses: Option<&ProxiedAddresses>) -> Vec<u8> {
     let mut octets = SIGNATURE.to_vec();
     let Some(addresses) = addresses else {
         octets.extend([0x20 | LOCAL, UNSPECIFIED, 0, 0]);
         return octets;
     };
     let mut body = Vec::with_capacity(36);
-    let Addresses { source, destination } = same_family(addresses);
+    let ProxiedAddresses { source, destination } = same_family(addresses);
     for end in [source, destination] {
         match end {
             SocketAddr::V4(end) => body.extend(end.ip().octets()),

@@ -16,10 +16,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use lb_limits::{ClientNetwork, Rate};
-use table::{Demand, Nanos, RequestInProgress, Table};
+use table::{Demand, Nanos, RateTable, RequestInProgress};
 
 use crate::policy::RateLimits;
-use crate::route::Owner;
+use crate::route::RouteOwner;
 
 /// For 32 octets each.
 pub const DEFAULT_CAPACITY: usize = 1 << 16;
@@ -30,13 +30,13 @@ pub struct Limiter<S = RandomState> {
     epoch: Instant,
     /// Keyed with random numbers, so that no one can choose addresses that take another client's place.
     hasher: S,
-    table: Arc<Table>,
+    table: Arc<RateTable>,
 }
 
 impl<S: BuildHasher> Limiter<S> {
     /// `capacity`: clients that are known at the same time, times the objects whose limits they are near.
     pub fn new(capacity: usize, hasher: S, now: Instant) -> Self {
-        Self { epoch: now, hasher, table: Arc::new(Table::new(capacity)) }
+        Self { epoch: now, hasher, table: Arc::new(RateTable::new(capacity)) }
     }
 
     /// Counts a request. It counts as one at the same time as others until the permit is dropped. Refused requests do
@@ -44,7 +44,7 @@ impl<S: BuildHasher> Limiter<S> {
     pub fn admit(
         &self,
         client: IpAddr,
-        owner: &Owner,
+        owner: &RouteOwner,
         limits: &RateLimits,
         now: Instant,
     ) -> Result<Permit, RetryAfter> {
@@ -63,7 +63,7 @@ impl<S: BuildHasher> Limiter<S> {
         }
         let tag = self.hasher.hash_one((ClientNetwork::from(client), owner));
         let now = Nanos::from(now.saturating_duration_since(self.epoch));
-        Table::admit(&self.table, tag, &demand, now).map(Permit)
+        RateTable::admit(&self.table, tag, &demand, now).map(Permit)
     }
 }
 

@@ -57,7 +57,7 @@ impl Demand {
 }
 
 #[derive(Clone, Copy, Default)]
-struct Entry {
+struct RateEntry {
     /// Client and object. An unused entry has empty buckets, so it does not matter whose it is.
     tag: u64,
     second: Nanos,
@@ -66,20 +66,20 @@ struct Entry {
 }
 
 /// What `capacity` costs.
-const _: () = assert!(size_of::<Entry>() == 32);
+const _: () = assert!(size_of::<RateEntry>() == 32);
 
-impl Entry {
+impl RateEntry {
     /// When the entry holds nothing about its client any more.
     fn empty_at(&self) -> Nanos {
         self.second.max(self.minute)
     }
 }
 
-pub(super) struct Table {
-    sets: Box<[Mutex<[Entry; WAYS]>]>,
+pub(super) struct RateTable {
+    sets: Box<[Mutex<[RateEntry; WAYS]>]>,
 }
 
-impl Table {
+impl RateTable {
     pub fn new(capacity: usize) -> Self {
         let sets = capacity.div_ceil(WAYS).max(1).next_power_of_two();
         Self { sets: (0..sets).map(|_| Mutex::default()).collect() }
@@ -105,19 +105,19 @@ impl Table {
         let second = admit(demand.per_second, entry.second).map_err(RetryAfter)?;
         let minute = admit(demand.per_minute, entry.minute).map_err(RetryAfter)?;
         let concurrent = entry.concurrent.saturating_add(u32::from(demand.concurrent.is_some()));
-        *entry = Entry { tag, second, minute, concurrent };
+        *entry = RateEntry { tag, second, minute, concurrent };
         Ok(demand.concurrent.map(|_| RequestInProgress { table: Arc::clone(table), tag }))
     }
 
     /// The lowest bits select it.
-    fn set(&self, tag: u64) -> MutexGuard<'_, [Entry; WAYS]> {
+    fn set(&self, tag: u64) -> MutexGuard<'_, [RateEntry; WAYS]> {
         let position = tag as usize & (self.sets.len() - 1);
         self.sets[position].lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// The client's entry, or one that gives way and is empty then. `None`: all have requests at the same time.
-fn find(set: &mut [Entry; WAYS], tag: u64) -> Option<&mut Entry> {
+fn find(set: &mut [RateEntry; WAYS], tag: u64) -> Option<&mut RateEntry> {
     if let Some(position) = set.iter().position(|entry| entry.tag == tag) {
         return Some(&mut set[position]);
     }
@@ -125,13 +125,13 @@ fn find(set: &mut [Entry; WAYS], tag: u64) -> Option<&mut Entry> {
         .iter_mut()
         .filter(|entry| entry.concurrent == 0)
         .min_by_key(|entry| entry.empty_at())?;
-    *entry = Entry { tag, ..Entry::default() };
+    *entry = RateEntry { tag, ..RateEntry::default() };
     Some(entry)
 }
 
 /// A request that counts as one at the same time as others.
 pub(super) struct RequestInProgress {
-    table: Arc<Table>,
+    table: Arc<RateTable>,
     tag: u64,
 }
 

@@ -11,14 +11,14 @@ const MILLISECOND: Duration = Duration::from_millis(1);
 /// A limiter with its own time, and places that are the same in each run.
 struct World {
     limiter: Limiter<BuildHasherDefault<DefaultHasher>>,
-    owner: Owner,
+    owner: RouteOwner,
     now: Instant,
 }
 
 impl World {
     fn new(capacity: usize) -> Self {
         let now = Instant::now();
-        let owner = Owner { namespace: "default".into(), name: "web".into() };
+        let owner = RouteOwner { namespace: "default".into(), name: "web".into() };
         Self { limiter: Limiter::new(capacity, BuildHasherDefault::default(), now), owner, now }
     }
 

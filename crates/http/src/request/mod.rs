@@ -45,19 +45,19 @@ impl Target<'_> {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub struct Limits {
+pub struct RequestLimits {
     /// Most octets of path and query.
     pub uri: usize,
 }
 
-impl Default for Limits {
+impl Default for RequestLimits {
     fn default() -> Self {
         Self { uri: 8 << 10 }
     }
 }
 
 /// Checks what was parsed.
-pub fn check_request<'a>(parts: &'a Parts, limits: &Limits) -> Result<Target<'a>, Refusal> {
+pub fn check_request<'a>(parts: &'a Parts, limits: &RequestLimits) -> Result<Target<'a>, Refusal> {
     // A tunnel through the proxy, or the request's headers, with those of the proxy, returned to a script.
     if [Method::CONNECT, Method::TRACE].contains(&parts.method) {
         return Err(Refusal::Method);
@@ -66,14 +66,17 @@ pub fn check_request<'a>(parts: &'a Parts, limits: &Limits) -> Result<Target<'a>
 }
 
 /// Checks the request of a WebSocket over HTTP/2 (RFC 8441). Endpoints get it as a GET with an upgrade.
-pub fn check_websocket<'a>(parts: &'a Parts, limits: &Limits) -> Result<Target<'a>, Refusal> {
+pub fn check_websocket<'a>(
+    parts: &'a Parts,
+    limits: &RequestLimits,
+) -> Result<Target<'a>, Refusal> {
     static WEBSOCKET: HeaderValue = HeaderValue::from_static("websocket");
     check_upgrade(parts, limits, Some(&WEBSOCKET))
 }
 
 fn check_upgrade<'a>(
     parts: &'a Parts,
-    limits: &Limits,
+    limits: &RequestLimits,
     upgrade: Option<&'a HeaderValue>,
 ) -> Result<Target<'a>, Refusal> {
     let has_body = check_framing(parts)?;
@@ -128,7 +131,7 @@ static CONNECTION_HEADERS: [HeaderName; 5] = [
     UPGRADE,
 ];
 
-fn check_path<'a>(uri: &'a Uri, limits: &Limits) -> Result<Cow<'a, str>, Refusal> {
+fn check_path<'a>(uri: &'a Uri, limits: &RequestLimits) -> Result<Cow<'a, str>, Refusal> {
     if uri.path_and_query().is_some_and(|uri| uri.as_str().len() > limits.uri) {
         return Err(Refusal::UriTooLong);
     }
@@ -229,8 +232,8 @@ mod tests {
 
     fn result(text: &str) -> Result<String, &'static str> {
         let parts = parts(text);
-        let target =
-            check_request(&parts, &Limits { uri: 64 }).map_err(|refusal| refusal.reason())?;
+        let target = check_request(&parts, &RequestLimits { uri: 64 })
+            .map_err(|refusal| refusal.reason())?;
         let upgrade =
             target.upgrade.map_or(String::new(), |value| format!(" {}", value.to_str().unwrap()));
         Ok(format!("{}{}{upgrade}", target.host().unwrap_or("-"), target.path))

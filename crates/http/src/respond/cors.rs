@@ -12,11 +12,11 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode};
 
 use super::facts::{Facts, empty_response};
 use crate::headers::has_token;
-use crate::policy::{Cors, CorsOrigin, Policy};
+use crate::policy::{Cors, CorsOrigin, RoutePolicy};
 
 /// A preflight is answered without the endpoint. That of an origin that is not configured gets no headers, so that the
 /// browser refuses the request.
-pub(crate) fn answer_preflight(policy: &Policy, facts: &Facts) -> Option<Response<()>> {
+pub(crate) fn answer_preflight(policy: &RoutePolicy, facts: &Facts) -> Option<Response<()>> {
     policy.cors.as_ref()?;
     is_preflight(facts).then(|| empty_response(StatusCode::NO_CONTENT))
 }
@@ -28,7 +28,7 @@ fn is_preflight(facts: &Facts) -> bool {
 }
 
 /// Replaces what the endpoint says about other origins.
-pub(crate) fn add_cors_headers(policy: &Policy, facts: &Facts, headers: &mut HeaderMap) {
+pub(crate) fn add_cors_headers(policy: &RoutePolicy, facts: &Facts, headers: &mut HeaderMap) {
     let Some(cors) = &policy.cors else { return };
     for name in &DECISIONS {
         headers.remove(name);

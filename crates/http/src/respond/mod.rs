@@ -10,7 +10,7 @@ use http::header::STRICT_TRANSPORT_SECURITY;
 use http::{HeaderMap, Response, StatusCode};
 use ipnet::IpNet;
 
-use crate::policy::Policy;
+use crate::policy::RoutePolicy;
 
 use facts::empty_response;
 
@@ -20,7 +20,7 @@ pub use redirect::redirect_to_sign_in;
 /// The response to a request that is not forwarded. [`add_response_headers`] completes it. The order of the checks is part of
 /// the behaviour: a client that may not use the route learns nothing about it, and a preflight, which has no credentials,
 /// comes before all checks of those.
-pub(crate) fn answer_by_policy(policy: &Policy, facts: &Facts) -> Option<Response<()>> {
+pub(crate) fn answer_by_policy(policy: &RoutePolicy, facts: &Facts) -> Option<Response<()>> {
     if !may_use_route(&policy.allowed_sources, &policy.denied_sources, facts.client) {
         return Some(empty_response(StatusCode::FORBIDDEN));
     }
@@ -31,7 +31,7 @@ pub(crate) fn answer_by_policy(policy: &Policy, facts: &Facts) -> Option<Respons
 }
 
 /// Completes a response to the client: from the endpoint, or from this proxy.
-pub fn add_response_headers(policy: &Policy, facts: &Facts, headers: &mut HeaderMap) {
+pub fn add_response_headers(policy: &RoutePolicy, facts: &Facts, headers: &mut HeaderMap) {
     cors::add_cors_headers(policy, facts, headers);
     if facts.is_tls
         && let Some(value) = &policy.hsts

@@ -4,12 +4,12 @@ use http::header::LOCATION;
 use http::{HeaderValue, Response, StatusCode};
 
 use super::facts::{Facts, empty_response};
-use crate::policy::{Policy, Redirect, TlsRedirect};
+use crate::policy::{Redirect, RoutePolicy, TlsRedirect};
 
 /// Certificate authorities fetch challenges (ACME, RFC 8555, 8.3) over plain HTTP, before there is a certificate.
 const CHALLENGES: &str = "/.well-known/acme-challenge/";
 
-pub(crate) fn redirect_to_tls(policy: &Policy, facts: &Facts) -> Option<Response<()>> {
+pub(crate) fn redirect_to_tls(policy: &RoutePolicy, facts: &Facts) -> Option<Response<()>> {
     let wanted = match policy.tls_redirect {
         TlsRedirect::Never => false,
         TlsRedirect::WithCertificate => facts.host_uses_tls,
@@ -27,13 +27,13 @@ pub(crate) fn redirect_to_tls(policy: &Policy, facts: &Facts) -> Option<Response
     Some(redirect(StatusCode::PERMANENT_REDIRECT, &location))
 }
 
-pub(crate) fn redirect_as_configured(policy: &Policy, facts: &Facts) -> Option<Response<()>> {
+pub(crate) fn redirect_as_configured(policy: &RoutePolicy, facts: &Facts) -> Option<Response<()>> {
     let Redirect { status, location, append_path } = policy.redirect.as_ref()?;
     let path = if *append_path { path_and_query(facts) } else { String::new() };
     Some(redirect(*status, &format!("{}{path}", fill(location, facts))))
 }
 
-pub(crate) fn redirect_to_app_root(policy: &Policy, facts: &Facts) -> Option<Response<()>> {
+pub(crate) fn redirect_to_app_root(policy: &RoutePolicy, facts: &Facts) -> Option<Response<()>> {
     let root = policy.app_root.as_deref().filter(|_| facts.path == "/")?;
     // `//example.org` is another host; `/` would be redirected to itself.
     let is_path = root.starts_with('/') && !root.starts_with("//") && root != "/";

@@ -52,7 +52,7 @@ impl Case<'_> {
     }
 
     /// Status and location, or `forwarded`.
-    fn run(&self, policy: &Policy) -> String {
+    fn run(&self, policy: &RoutePolicy) -> String {
         self.with_facts(|facts| match answer_by_policy(policy, facts) {
             None => "forwarded".into(),
             Some(response) => match response.headers().get(LOCATION) {
@@ -65,7 +65,11 @@ impl Case<'_> {
     }
 
     /// What [`add_response_headers`] makes of an endpoint's headers, one a line, sorted.
-    fn added(&self, policy: &Policy, endpoint: &[(&'static str, &'static str)]) -> Vec<String> {
+    fn added(
+        &self,
+        policy: &RoutePolicy,
+        endpoint: &[(&'static str, &'static str)],
+    ) -> Vec<String> {
         let mut headers = HeaderMap::new();
         for &(name, value) in endpoint {
             headers.append(HeaderName::from_static(name), HeaderValue::from_static(value));
@@ -101,14 +105,14 @@ fn hosts_with_a_certificate_are_redirected_to_tls() {
         (WithCertificate, Case { host: None, ..SECRET }, "400"),
     ];
     for (tls_redirect, case, expected) in cases {
-        let policy = Policy { tls_redirect, ..Policy::default() };
+        let policy = RoutePolicy { tls_redirect, ..RoutePolicy::default() };
         assert_eq!(case.run(&policy), expected, "{tls_redirect:?} {}", case.uri);
     }
 }
 
 #[test]
 fn a_redirect_names_the_port_of_tls() {
-    let policy = Policy { tls_redirect: TlsRedirect::Always, ..Policy::default() };
+    let policy = RoutePolicy { tls_redirect: TlsRedirect::Always, ..RoutePolicy::default() };
     let response = PLAIN
         .with_facts(|facts| answer_by_policy(&policy, &Facts { tls_port: 8443, ..*facts }))
         .unwrap();
@@ -123,7 +127,7 @@ fn configured_redirects_can_keep_what_was_asked_for() {
             location: location.into(),
             append_path,
         };
-        Policy { redirect: Some(redirect), ..Policy::default() }
+        RoutePolicy { redirect: Some(redirect), ..RoutePolicy::default() }
     };
     assert_eq!(PLAIN.run(&policy("https://b.org/x", false)), "301 https://b.org/x");
     assert_eq!(PLAIN.run(&policy("https://b.org", true)), "301 https://b.org/a?b=c");
@@ -155,7 +159,7 @@ fn the_sign_in_page_gets_the_url_of_the_request() {
 
 #[test]
 fn the_root_leads_to_the_application() {
-    let policy = |root: &str| Policy { app_root: Some(root.into()), ..Policy::default() };
+    let policy = |root: &str| RoutePolicy { app_root: Some(root.into()), ..RoutePolicy::default() };
     let root = Case { uri: "/?a=b", ..PLAIN };
     assert_eq!(root.run(&policy("/app?x=1")), "302 /app?x=1");
     for other in ["/", "//evil.org", "app"] {
@@ -178,10 +182,10 @@ fn only_allowed_sources_are_served() {
         (&["192.0.2.0/24"], &["192.0.2.1/32"], "192.0.2.1", "403"),
     ];
     for (allowed, denied, client, expected) in cases {
-        let policy = Policy {
+        let policy = RoutePolicy {
             allowed_sources: networks(allowed),
             denied_sources: networks(denied),
-            ..Policy::default()
+            ..RoutePolicy::default()
         };
         assert_eq!(
             Case { client, ..PLAIN }.run(&policy),
@@ -193,15 +197,15 @@ fn only_allowed_sources_are_served() {
 
 #[test]
 fn a_denied_source_is_not_redirected() {
-    let policy = Policy {
+    let policy = RoutePolicy {
         denied_sources: vec!["192.0.2.0/24".parse().unwrap()],
         tls_redirect: TlsRedirect::Always,
-        ..Policy::default()
+        ..RoutePolicy::default()
     };
     assert_eq!(PLAIN.run(&policy), "403");
 }
 
-fn cors(origins: Vec<CorsOrigin>, credentials: bool) -> Policy {
+fn cors(origins: Vec<CorsOrigin>, credentials: bool) -> RoutePolicy {
     let cors = Cors {
         origins,
         methods: HeaderValue::from_static("GET, PUT"),
@@ -210,7 +214,7 @@ fn cors(origins: Vec<CorsOrigin>, credentials: bool) -> Policy {
         credentials,
         max_age: Duration::from_secs(60),
     };
-    Policy { cors: Some(cors), ..Policy::default() }
+    RoutePolicy { cors: Some(cors), ..RoutePolicy::default() }
 }
 
 const PREFLIGHT: Case = Case {
@@ -234,7 +238,7 @@ fn preflights_are_answered() {
             "vary: Origin",
         ]
     );
-    assert_eq!(PREFLIGHT.run(&Policy::default()), "forwarded");
+    assert_eq!(PREFLIGHT.run(&RoutePolicy::default()), "forwarded");
     let options = Case { headers: &[("origin", "https://b.org")], ..PREFLIGHT };
     assert_eq!(options.run(&policy), "forwarded");
 }
@@ -259,7 +263,7 @@ fn responses_name_only_configured_origins() {
     assert_eq!(request.added(&other, &endpoint), ["vary: Origin"]);
     assert_eq!(PLAIN.added(&one, &endpoint), ["vary: Origin"]);
     assert_eq!(PREFLIGHT.added(&other, &endpoint), ["vary: Origin"]);
-    assert_eq!(request.added(&Policy::default(), &endpoint).len(), 2);
+    assert_eq!(request.added(&RoutePolicy::default(), &endpoint).len(), 2);
 }
 
 #[test]
@@ -274,10 +278,10 @@ fn credentials_are_never_allowed_for_all_origins() {
 
 #[test]
 fn headers_are_added_to_responses() {
-    let policy = Policy {
+    let policy = RoutePolicy {
         hsts: Some(HeaderValue::from_static("max-age=60")),
         response_headers: vec![(HeaderName::from_static("x-a"), HeaderValue::from_static("b"))],
-        ..Policy::default()
+        ..RoutePolicy::default()
     };
     assert_eq!(PLAIN.added(&policy, &[("x-a", "endpoint")]), ["x-a: b"]);
     let tls = Case { is_tls: true, ..PLAIN };

@@ -1,6 +1,6 @@
 //! Why a request takes its route, and not another one.
 
-use super::{MatchedRule, Table, WhyShadowed};
+use super::{IngressTable, MatchedRule, WhyShadowed};
 use crate::host::HostPattern;
 use crate::path;
 
@@ -8,7 +8,7 @@ use crate::path;
 pub struct Explanation<'t> {
     /// The host pattern that owns the request.
     pub owner: Option<&'t HostPattern>,
-    /// Exactly what [`Table::find`] returns.
+    /// Exactly what [`IngressTable::find`] returns.
     pub matched: Option<MatchedRule<'t>>,
     /// All other rules that match host and path, in the order in which they would be served.
     pub lost: Vec<Lost<'t>>,
@@ -17,11 +17,11 @@ pub struct Explanation<'t> {
 #[derive(Clone, Debug)]
 pub struct Lost<'t> {
     pub rule: MatchedRule<'t>,
-    pub reason: Reason<'t>,
+    pub reason: MatchReason<'t>,
 }
 
 #[derive(Clone, Debug)]
-pub enum Reason<'t> {
+pub enum MatchReason<'t> {
     /// A more specific host pattern owns the request.
     Host,
     /// Another path pattern of the host comes first: it is exact, or longer.
@@ -30,8 +30,8 @@ pub enum Reason<'t> {
     Shadowed(&'t WhyShadowed),
 }
 
-impl Table {
-    /// Like [`Table::find`], with the rules that lost.
+impl IngressTable {
+    /// The rule that [`IngressTable::find`] chooses, and those that lost.
     pub fn explain(&self, host: Option<&str>, path: &str) -> Explanation<'_> {
         let matched = self.find(host, path);
         let comparable = path::comparable_path(path, self.slashes);
@@ -53,9 +53,9 @@ impl Table {
                 });
             lost.extend(matching.skip(served).chain(shadowed).map(|(rule, why)| {
                 let reason = match why {
-                    Some(why) => Reason::Shadowed(why),
-                    None if rank == 0 => Reason::Path,
-                    None => Reason::Host,
+                    Some(why) => MatchReason::Shadowed(why),
+                    None if rank == 0 => MatchReason::Path,
+                    None => MatchReason::Host,
                 };
                 Lost { rule, reason }
             }));

@@ -19,7 +19,7 @@ pub const MOST_EXPRESSION_OCTETS: usize = 2 << 20;
 pub struct HostRules {
     host: HostPattern,
     /// The rules that are served. The other fields have indexes into them.
-    rules: Box<[Rule]>,
+    rules: Box<[HostRuleEntry]>,
     /// Sorted by path.
     exact: Box<[(Box<str>, u32)]>,
     prefixes: Prefixes,
@@ -30,7 +30,7 @@ pub struct HostRules {
 }
 
 #[derive(Debug)]
-struct Rule {
+struct HostRuleEntry {
     path: PathPattern,
     route: Arc<Route>,
     /// Octets of the path or expression.
@@ -57,14 +57,14 @@ pub enum WhyShadowed {
 
 /// What makes two patterns equal.
 #[derive(PartialEq, Eq, Hash)]
-enum Key {
+enum PatternKey {
     Exact(Box<str>),
     Prefix(Box<str>),
     Regex(Box<str>),
     Default,
 }
 
-impl Key {
+impl PatternKey {
     /// With the length of the path or expression.
     fn of(pattern: &PathPattern, slashes: Slashes) -> Result<(Self, usize), path::InvalidPath> {
         let comparable = |text: &str| {
@@ -84,12 +84,12 @@ impl Key {
 }
 
 /// What the expressions of a host may still take.
-struct Budget {
+struct ExpressionBudget {
     expressions: usize,
     octets: usize,
 }
 
-impl Budget {
+impl ExpressionBudget {
     fn admits(&mut self, pattern: &PathPattern) -> bool {
         let PathPattern::Regex(regex) = pattern else { return true };
         let octets = regex.octets();
@@ -108,19 +108,20 @@ impl HostRules {
         candidates: Vec<(PathPattern, Arc<Route>)>,
         slashes: Slashes,
     ) -> Self {
-        let mut rules: Vec<Rule> = Vec::with_capacity(candidates.len());
-        let mut indexes: HashMap<Key, u32> = HashMap::new();
+        let mut rules: Vec<HostRuleEntry> = Vec::with_capacity(candidates.len());
+        let mut indexes: HashMap<PatternKey, u32> = HashMap::new();
         let mut shadowed = Vec::new();
-        let mut budget = Budget { expressions: MOST_EXPRESSIONS, octets: MOST_EXPRESSION_OCTETS };
+        let mut budget =
+            ExpressionBudget { expressions: MOST_EXPRESSIONS, octets: MOST_EXPRESSION_OCTETS };
         for (path, route) in candidates {
-            let why = match Key::of(&path, slashes) {
+            let why = match PatternKey::of(&path, slashes) {
                 Err(error) => WhyShadowed::InvalidPath(error),
                 Ok((key, length)) => match indexes.get(&key) {
                     Some(&first) => WhyShadowed::By(rules[first as usize].route.clone()),
                     None if !budget.admits(&path) => WhyShadowed::TooManyExpressions,
                     None => {
                         indexes.insert(key, rules.len() as u32);
-                        rules.push(Rule { path, route, length });
+                        rules.push(HostRuleEntry { path, route, length });
                         continue;
                     }
                 },
@@ -131,10 +132,10 @@ impl HostRules {
             (Vec::new(), Vec::new(), Vec::new(), None);
         for (key, index) in indexes {
             match key {
-                Key::Exact(path) => exact.push((path, index)),
-                Key::Prefix(prefix) => prefixes.push((prefix, index)),
-                Key::Regex(_) => expressions.push(index),
-                Key::Default => default = Some(index),
+                PatternKey::Exact(path) => exact.push((path, index)),
+                PatternKey::Prefix(prefix) => prefixes.push((prefix, index)),
+                PatternKey::Regex(_) => expressions.push(index),
+                PatternKey::Default => default = Some(index),
             }
         }
         exact.sort();
@@ -190,7 +191,7 @@ impl HostRules {
     }
 
     fn rule(&self, index: u32) -> MatchedRule<'_> {
-        let Rule { path, route, .. } = &self.rules[index as usize];
+        let HostRuleEntry { path, route, .. } = &self.rules[index as usize];
         MatchedRule { host: &self.host, path, route }
     }
 }
@@ -204,9 +205,15 @@ mod tests {
         let expression = PathPattern::regex("/a[0-9]+").unwrap();
         let PathPattern::Regex(regex) = &expression else { panic!("not an expression") };
         for (mut budget, expected) in [
-            (Budget { expressions: 2, octets: MOST_EXPRESSION_OCTETS }, [true, true, false]),
-            (Budget { expressions: 9, octets: 2 * regex.octets() }, [true, true, false]),
-            (Budget { expressions: 9, octets: 2 * regex.octets() - 1 }, [true, false, false]),
+            (
+                ExpressionBudget { expressions: 2, octets: MOST_EXPRESSION_OCTETS },
+                [true, true, false],
+            ),
+            (ExpressionBudget { expressions: 9, octets: 2 * regex.octets() }, [true, true, false]),
+            (
+                ExpressionBudget { expressions: 9, octets: 2 * regex.octets() - 1 },
+                [true, false, false],
+            ),
         ] {
             assert!(budget.admits(&PathPattern::Default));
             assert_eq!([(); 3].map(|()| budget.admits(&expression)), expected);

@@ -25,11 +25,11 @@ use crate::host::{self, HostPattern};
 use crate::path::{self, PathPattern, Slashes};
 use crate::route::Route;
 
-pub use explain::{Explanation, Lost, Reason};
+pub use explain::{Explanation, Lost, MatchReason};
 pub use host_rules::{HostRules, MOST_EXPRESSION_OCTETS, MOST_EXPRESSIONS, Shadowed, WhyShadowed};
 
 #[derive(Clone)]
-pub struct Table {
+pub struct IngressTable {
     hasher: RandomState,
     shards: Box<[Arc<Shard>]>,
     any: Option<Arc<HostRules>>,
@@ -55,13 +55,13 @@ pub struct MatchedRule<'t> {
     pub route: &'t Arc<Route>,
 }
 
-impl Default for Table {
+impl Default for IngressTable {
     fn default() -> Self {
         Self::new(Slashes::default())
     }
 }
 
-impl Debug for Table {
+impl Debug for IngressTable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_map()
             .entries(
@@ -72,7 +72,7 @@ impl Debug for Table {
     }
 }
 
-impl Table {
+impl IngressTable {
     pub fn new(slashes: Slashes) -> Self {
         let hasher = RandomState::new();
         let shard = Shard {

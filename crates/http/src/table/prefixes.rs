@@ -6,11 +6,11 @@ use std::cmp::Ordering;
 /// predecessor in this order is its longest prefix, or contained in it.
 #[derive(Debug, Default)]
 pub struct Prefixes {
-    entries: Box<[Entry]>,
+    entries: Box<[PrefixEntry]>,
 }
 
 #[derive(Debug)]
-struct Entry {
+struct PrefixEntry {
     /// Without the trailing slash: the root is empty.
     prefix: Box<str>,
     /// Index of the longest other prefix that contains this one.
@@ -27,12 +27,12 @@ impl Prefixes {
     /// From different prefixes, with their values.
     pub fn new(mut prefixes: Vec<(Box<str>, u32)>) -> Self {
         prefixes.sort_by(|(one, _), (other, _)| compare(one, other));
-        let mut entries: Vec<Entry> = Vec::with_capacity(prefixes.len());
+        let mut entries: Vec<PrefixEntry> = Vec::with_capacity(prefixes.len());
         for (prefix, value) in prefixes {
             let last = entries.len().checked_sub(1).map(|last| last as u32);
             let parent = chain(&entries, last).find(|&at| contains(&entries[at].prefix, &prefix));
             let parent = parent.map(|at| at as u32);
-            entries.push(Entry { prefix, parent, value });
+            entries.push(PrefixEntry { prefix, parent, value });
         }
         Self { entries: entries.into() }
     }
@@ -55,7 +55,7 @@ impl Prefixes {
 }
 
 /// An entry and its parents.
-fn chain(entries: &[Entry], first: Option<u32>) -> impl Iterator<Item = usize> {
+fn chain(entries: &[PrefixEntry], first: Option<u32>) -> impl Iterator<Item = usize> {
     std::iter::successors(first, |&at| entries[at as usize].parent).map(|at| at as usize)
 }
 

@@ -5,15 +5,15 @@ use proptest::sample::select;
 
 use super::*;
 use crate::path::{self, normalize_path};
-use crate::policy::Policy;
-use crate::route::{Action, Owner};
+use crate::policy::RoutePolicy;
+use crate::route::{Action, RouteOwner};
 
 pub fn route(name: impl ToString) -> Arc<Route> {
     Arc::new(Route {
-        owner: Owner { namespace: "test".into(), name: name.to_string().into() },
+        owner: RouteOwner { namespace: "test".into(), name: name.to_string().into() },
         action: Action::Respond { status: http::StatusCode::OK, reason: "test".into() },
         canaries: Vec::new(),
-        policy: Arc::new(Policy::default()),
+        policy: Arc::new(RoutePolicy::default()),
     })
 }
 
@@ -30,12 +30,12 @@ pub fn pattern(text: &str) -> PathPattern {
 type Rules<'a> = &'a [(&'a str, &'a [&'a str])];
 
 /// Of hosts with their patterns. Routes are named after the position of their rule.
-fn table(hosts: Rules) -> Table {
+fn table(hosts: Rules) -> IngressTable {
     table_with_slashes(Slashes::Merged, hosts)
 }
 
-fn table_with_slashes(slashes: Slashes, hosts: Rules) -> Table {
-    let mut table = Table::new(slashes);
+fn table_with_slashes(slashes: Slashes, hosts: Rules) -> IngressTable {
+    let mut table = IngressTable::new(slashes);
     for (host, patterns) in hosts {
         let host = HostPattern::parse(host).expect("a valid host");
         let rules =
@@ -45,7 +45,7 @@ fn table_with_slashes(slashes: Slashes, hosts: Rules) -> Table {
     table
 }
 
-fn find(table: &Table, host: &str, path: &str) -> String {
+fn find(table: &IngressTable, host: &str, path: &str) -> String {
     match table.find((!host.is_empty()).then_some(host), path) {
         Some(found) => format!("{} {}", found.host, found.path),
         None => "none".to_string(),
@@ -180,7 +180,7 @@ fn expressions_are_ordered_by_length_among_prefixes() {
 
 #[test]
 fn equal_patterns_shadow_each_other_by_order() {
-    let mut table = Table::default();
+    let mut table = IngressTable::default();
     let rules = ["/a", "/a/", "= /%61", "= /a", "/b%00", "~ /x", "~ /x", "default", "default"];
     let rules = rules.iter().enumerate().map(|(at, text)| (pattern(text), route(at))).collect();
     let shadowed = table.set_host(HostPattern::Any, rules);
@@ -201,7 +201,7 @@ fn equal_patterns_shadow_each_other_by_order() {
 
 #[test]
 fn expressions_of_a_host_are_limited() {
-    let mut table = Table::default();
+    let mut table = IngressTable::default();
     let rules = (0..MOST_EXPRESSIONS + 2).map(|at| (pattern(&format!("~ /{at}")), route(at)));
     let shadowed = table.set_host(HostPattern::Any, rules.collect());
     assert_eq!(shadowed.len(), 2);
@@ -251,7 +251,9 @@ fn an_explanation_names_the_rules_that_lost() {
     let mut text = String::new();
     for Lost { rule, reason } in &explanation.lost {
         let reason = match reason {
-            Reason::Shadowed(WhyShadowed::By(route)) => format!("shadowed by {}", route.owner.name),
+            MatchReason::Shadowed(WhyShadowed::By(route)) => {
+                format!("shadowed by {}", route.owner.name)
+            }
             reason => format!("{reason:?}"),
         };
         writeln!(text, "{} {}: {reason}", rule.host, rule.path).unwrap();
@@ -393,7 +395,7 @@ proptest! {
         let hosts: Vec<HostRule> = hosts.into_iter().map(|(host, patterns)| {
             (host, patterns.into_iter().map(|pattern| (pattern, name())).collect())
         }).collect();
-        let mut table = Table::new(slashes);
+        let mut table = IngressTable::new(slashes);
         for (host, rules) in &hosts {
             table.set_host(host.clone(), rules.clone());
         }

@@ -14,8 +14,8 @@ use k8s_openapi::api::networking::v1::{Ingress, IngressRule};
 use lb_ingress_rules::annotations::NGINX;
 use lb_rules::model::ServiceName;
 
-pub use server::{Backend, Location, RequestHandling};
-use server::{ROOT, Server};
+pub use server::{Location, NginxBackend, RequestHandling};
+use server::{NginxServer, ROOT};
 
 /// Server for requests that no other one matches.
 const CATCH_ALL: &str = "_";
@@ -23,7 +23,7 @@ const CATCH_ALL: &str = "_";
 /// All that ingress-nginx serves.
 #[derive(Debug, Default)]
 pub struct Site {
-    servers: BTreeMap<String, Server>,
+    servers: BTreeMap<String, NginxServer>,
     /// Other names of servers.
     aliases: HashMap<String, String>,
     /// Servers with a location for an upstream, by its name in logs.
@@ -56,7 +56,7 @@ impl Site {
         }
         let mut site = Self::default();
         for (host, own) in locations {
-            let server = Server::new(own);
+            let server = NginxServer::new(own);
             for backend in server.locations.iter().filter_map(|own| own.backend.as_ref()) {
                 let servers = site.upstreams.entry(backend.upstream()).or_default();
                 if servers.last() != Some(&host) {
@@ -140,7 +140,7 @@ fn default_locations(ingresses: &[&Ingress]) -> BTreeMap<String, Vec<Location>> 
         let name = ServiceName::of(&ingress.metadata);
         let spec = ingress.spec.as_ref();
         let service = spec.and_then(|spec| spec.default_backend.as_ref()?.service.as_ref());
-        let backend = service.and_then(|service| Backend::of(&name.namespace, service));
+        let backend = service.and_then(|service| NginxBackend::of(&name.namespace, service));
         let has_rules = rules(ingress).next().is_some();
         if let Some(catch_all) = locations.get_mut(CATCH_ALL).and_then(|own| own.first_mut())
             && catch_all.is_default
@@ -174,7 +174,7 @@ fn add_paths(locations: &mut BTreeMap<String, Vec<Location>>, ingress: &Ingress)
                 is_exact,
                 ingress: name.clone(),
                 ingress_path: text.to_owned(),
-                backend: Backend::of(&name.namespace, service),
+                backend: NginxBackend::of(&name.namespace, service),
                 is_default: false,
                 has_expression: has_expression(ingress, text),
             };

@@ -11,7 +11,7 @@ pub(crate) const ROOT: &str = "/";
 const MOST_OCTETS: usize = 1 << 20;
 
 #[derive(Debug)]
-pub(super) struct Server {
+pub(super) struct NginxServer {
     pub locations: Vec<Location>,
     lookup: Lookup,
 }
@@ -25,14 +25,14 @@ pub struct Location {
     pub ingress: ServiceName,
     pub ingress_path: String,
     /// `None`: the controller's own, which replies with 404.
-    pub backend: Option<Backend>,
+    pub backend: Option<NginxBackend>,
     /// Replaced by the first rule for the path.
     pub(super) is_default: bool,
     pub(super) has_expression: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Backend {
+pub struct NginxBackend {
     pub service: ServiceName,
     pub port: String,
 }
@@ -61,7 +61,7 @@ pub enum RequestHandling<'a> {
     Unknown,
 }
 
-impl Backend {
+impl NginxBackend {
     pub(super) fn of(namespace: &str, service: &IngressServiceBackend) -> Option<Self> {
         let port = service.port.as_ref()?;
         let number = port.number.filter(|number| *number > 0).map(|number| number.to_string());
@@ -75,7 +75,7 @@ impl Backend {
     }
 }
 
-impl Server {
+impl NginxServer {
     pub fn new(mut locations: Vec<Location>) -> Self {
         locations.sort_by(|a, b| {
             let key = |location: &Location| (location.path.len(), location.path.clone());

@@ -9,7 +9,7 @@ use ipnet::IpNet;
 use lb_http::policy::{
     AffinityCookie, Balance, CorsOrigin, RateLimits, Retry, SameSite, Timeouts, TlsRedirect,
 };
-use lb_http::upstream::Protocol;
+use lb_http::upstream::UpstreamProtocol;
 use lb_http::{HostPattern, route::CanaryHeader};
 use lb_proxy::config::ProxyProtocol;
 
@@ -26,7 +26,7 @@ pub struct Draft {
     pub has_unknown_max_body: bool,
     pub timeouts: Timeouts,
     pub retry: Retry,
-    pub protocol: Option<Protocol>,
+    pub protocol: Option<UpstreamProtocol>,
     pub use_regex: bool,
     pub rewrite: Option<Arc<str>>,
     pub upstream_host: Option<HeaderValue>,

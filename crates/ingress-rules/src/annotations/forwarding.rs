@@ -1,7 +1,7 @@
 //! How requests are forwarded: body size, protocol, rewriting, timeouts, retries, headers.
 
 use lb_http::policy::Retry;
-use lb_http::upstream::Protocol;
+use lb_http::upstream::UpstreamProtocol;
 
 use super::values::{
     boolean, duration, header_value, headers, list, number, path, size, statuses, timeout, word,
@@ -11,12 +11,12 @@ use super::{Annotation, Draft};
 /// Tries without limit, in ingress-nginx.
 const MOST_TRIES: u32 = 10;
 
-const PROTOCOLS: [(&str, Protocol); 5] = [
-    ("HTTP", Protocol::Http1),
-    ("HTTPS", Protocol::Https),
-    ("GRPC", Protocol::H2c),
-    ("GRPCS", Protocol::Grpcs),
-    ("AUTO_HTTP", Protocol::Http1),
+const PROTOCOLS: [(&str, UpstreamProtocol); 5] = [
+    ("HTTP", UpstreamProtocol::Http1),
+    ("HTTPS", UpstreamProtocol::Https),
+    ("GRPC", UpstreamProtocol::H2c),
+    ("GRPCS", UpstreamProtocol::Grpcs),
+    ("AUTO_HTTP", UpstreamProtocol::Http1),
 ];
 
 pub const TABLE: &[Annotation] = &[

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use http::{Method, Uri};
 use lb_http::policy::{BasicAuth, ExternalAuth};
-use lb_http::upstream::{Protocol, UpstreamTls};
+use lb_http::upstream::{UpstreamProtocol, UpstreamTls};
 use lb_http::{HostPattern, UpstreamName};
 use lb_rules::model::ServiceName;
 
@@ -74,8 +74,8 @@ impl Resolver<'_> {
         }
         let url: Uri = text.parse().map_err(|_| "is not a URL".to_owned())?;
         let protocol = match url.scheme_str() {
-            Some("http") => Protocol::Http1,
-            Some("https") => Protocol::Https,
+            Some("http") => UpstreamProtocol::Http1,
+            Some("https") => UpstreamProtocol::Https,
             _ => return Err("is not a URL of http or https".to_owned()),
         };
         let authority = url.authority().ok_or("has no host")?;

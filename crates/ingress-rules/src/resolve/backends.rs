@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use k8s_openapi::api::networking::v1::{IngressBackend, IngressServiceBackend};
-use lb_http::upstream::{Protocol, UpstreamTls};
+use lb_http::upstream::{UpstreamProtocol, UpstreamTls};
 use lb_http::{Action, Route, UpstreamName};
 use lb_rules::model::ServiceName;
 
@@ -151,7 +151,7 @@ impl Resolver<'_> {
         &mut self,
         service: &ServiceName,
         port: &Arc<str>,
-        protocol: Protocol,
+        protocol: UpstreamProtocol,
         field: &str,
     ) -> Result<UpstreamName, String> {
         self.services.insert(service.clone());

@@ -11,19 +11,22 @@ use std::sync::Arc;
 
 use http::StatusCode;
 use k8s_openapi::api::networking::v1::Ingress;
-use lb_http::{Action, HostPattern, Owner, Policy, Route, UpstreamName};
+use lb_http::{Action, HostPattern, Route, RouteOwner, RoutePolicy, UpstreamName};
 use lb_rules::model::{Problem, ServiceName};
 
 use super::annotations::{self, Draft};
-use super::objects::Objects;
+use super::objects::IngressObjects;
 use super::resolved::{HostPart, Resolved, Share};
 
-pub fn resolve(ingress: &Ingress, objects: &Objects) -> Resolved {
+pub fn resolve(ingress: &Ingress, objects: &IngressObjects) -> Resolved {
     let name = ServiceName::of(&ingress.metadata);
     let annotations = ingress.metadata.annotations.as_ref();
     let (draft, findings) = annotations.map(annotations::read_annotations).unwrap_or_default();
     let mut resolver = Resolver {
-        owner: Owner { namespace: name.namespace.as_str().into(), name: name.name.as_str().into() },
+        owner: RouteOwner {
+            namespace: name.namespace.as_str().into(),
+            name: name.name.as_str().into(),
+        },
         object: format!("Ingress {name}"),
         name,
         annotations,
@@ -64,14 +67,14 @@ pub fn resolve(ingress: &Ingress, objects: &Objects) -> Resolved {
 /// An Ingress while it is resolved.
 struct Resolver<'a> {
     name: ServiceName,
-    owner: Owner,
+    owner: RouteOwner,
     object: String,
     annotations: Option<&'a BTreeMap<String, String>>,
-    objects: &'a Objects,
+    objects: &'a IngressObjects,
     draft: Draft,
     /// Why its rules answer 503.
     closed: Option<Arc<str>>,
-    policy: Arc<Policy>,
+    policy: Arc<RoutePolicy>,
     /// By Service and port: hosts and paths share routes.
     routes: BTreeMap<(Arc<str>, Arc<str>), Arc<Route>>,
     hosts: BTreeMap<HostPattern, HostPart>,

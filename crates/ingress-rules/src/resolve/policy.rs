@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use http::{HeaderValue, StatusCode};
 use k8s_openapi::api::networking::v1::IngressSpec;
-use lb_http::Policy;
+use lb_http::RoutePolicy;
 use lb_http::policy::{AccessLog, Cors, CorsOrigin, CustomErrors, Redirect, Rewrite, TlsRedirect};
 
 use super::super::annotations::VerifyClient;
@@ -41,7 +41,7 @@ impl Resolver<'_> {
         if limits.burst_multiplier == 0 {
             limits.burst_multiplier = BURST_MULTIPLIER;
         }
-        self.policy = Arc::new(Policy {
+        self.policy = Arc::new(RoutePolicy {
             max_body,
             max_grpc_body,
             timeouts: draft.timeouts,

@@ -6,10 +6,10 @@ use http::StatusCode;
 use k8s_openapi::api::networking::v1::{HTTPIngressPath, IngressSpec};
 use lb_http::policy::Redirect;
 use lb_http::table::MOST_EXPRESSIONS;
-use lb_http::{Action, HostPattern, PathPattern, Policy, Route};
+use lb_http::{Action, HostPattern, PathPattern, Route, RoutePolicy};
 
 use super::super::paths;
-use super::super::resolved::{HostPart, Tls};
+use super::super::resolved::{HostPart, ResolvedTls};
 use super::Resolver;
 
 impl Resolver<'_> {
@@ -112,7 +112,7 @@ impl Resolver<'_> {
             None => {}
         }
         if self.draft.www_redirect {
-            let hosts: Vec<(HostPattern, Option<Tls>, bool)> = self
+            let hosts: Vec<(HostPattern, Option<ResolvedTls>, bool)> = self
                 .hosts
                 .iter()
                 .map(|(host, part)| (host.clone(), part.tls.clone(), part.wants_tls))
@@ -123,7 +123,7 @@ impl Resolver<'_> {
         }
     }
 
-    fn add_www_redirect(&mut self, host: &HostPattern, tls: Option<Tls>, wants_tls: bool) {
+    fn add_www_redirect(&mut self, host: &HostPattern, tls: Option<ResolvedTls>, wants_tls: bool) {
         let HostPattern::Exact(name) = host else { return };
         let other = match name.strip_prefix("www.") {
             Some(bare) if bare.contains('.') => bare.to_owned(),
@@ -135,7 +135,7 @@ impl Resolver<'_> {
             return;
         }
         let scheme = if tls.is_some() || wants_tls { "https" } else { "http" };
-        let policy = Policy {
+        let policy = RoutePolicy {
             tls_redirect: lb_http::policy::TlsRedirect::Never,
             redirect: Some(Redirect {
                 status: StatusCode::PERMANENT_REDIRECT,
@@ -143,7 +143,7 @@ impl Resolver<'_> {
                 append_path: true,
             }),
             access_log: self.policy.access_log,
-            ..Policy::default()
+            ..RoutePolicy::default()
         };
         let route = Arc::new(Route {
             owner: self.owner.clone(),
@@ -162,9 +162,9 @@ impl Resolver<'_> {
 }
 
 /// Whether TLS connections for a host can be served.
-fn covers(tls: &Tls, host: &HostPattern) -> bool {
+fn covers(tls: &ResolvedTls, host: &HostPattern) -> bool {
     match tls {
-        Tls::Terminate(_, certificate) => super::tls::covers_host(certificate, host),
-        Tls::Passthrough(_) => true,
+        ResolvedTls::Terminate(_, certificate) => super::tls::covers_host(certificate, host),
+        ResolvedTls::Passthrough(_) => true,
     }
 }

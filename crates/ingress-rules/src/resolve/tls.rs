@@ -7,8 +7,8 @@ use lb_http::{Action, HostPattern, PathPattern};
 use lb_proxy::{Certificate, Passthrough};
 use lb_rules::model::ServiceName;
 
-use super::super::resolved::Tls;
-use super::super::secrets::Pair;
+use super::super::resolved::ResolvedTls;
+use super::super::secrets::HostCertificate;
 use super::Resolver;
 
 impl Resolver<'_> {
@@ -26,7 +26,7 @@ impl Resolver<'_> {
                 continue;
             };
             for host in hosts {
-                if let Tls::Terminate(Some(secret), certificate) = &tls
+                if let ResolvedTls::Terminate(Some(secret), certificate) = &tls
                     && !covers_host(certificate, &host)
                 {
                     let message = format!("the certificate of Secret {secret} is not for {host}");
@@ -44,7 +44,7 @@ impl Resolver<'_> {
 
     /// Hosts below a wildcard host with a certificate get that as their own, to be served with their own policy.
     pub(crate) fn give_wildcard_certificates(&mut self) {
-        let wildcards: Vec<(HostPattern, Tls)> = self
+        let wildcards: Vec<(HostPattern, ResolvedTls)> = self
             .hosts
             .iter()
             .filter(|(host, _)| matches!(host, HostPattern::Wildcard(_)))
@@ -83,7 +83,7 @@ impl Resolver<'_> {
     }
 
     /// `None`: the default certificate.
-    fn termination(&mut self, secret: Option<ServiceName>, field: &str) -> Option<Tls> {
+    fn termination(&mut self, secret: Option<ServiceName>, field: &str) -> Option<ResolvedTls> {
         let wanted = match (&secret, &self.objects.settings.default_certificate) {
             (Some(secret), _) | (None, Some(secret)) => secret.clone(),
             (None, None) => {
@@ -93,11 +93,11 @@ impl Resolver<'_> {
             }
         };
         self.certificates.insert(wanted.clone());
-        let Pair { certificate, problem } = self.objects.secrets.certificate(&wanted);
+        let HostCertificate { certificate, problem } = self.objects.secrets.certificate(&wanted);
         if let Some(problem) = problem {
             self.problem(field, problem);
         }
-        certificate.map(|certificate| Tls::Terminate(secret, certificate))
+        certificate.map(|certificate| ResolvedTls::Terminate(secret, certificate))
     }
 
     /// Each host's TLS connections go to the backend of its path `/`.
@@ -125,7 +125,7 @@ impl Resolver<'_> {
             let root = part.paths.iter().find(is_root).map(|(_, route)| route);
             match root.or(part.default.as_ref()).map(|route| &route.action) {
                 Some(Action::Forward(upstream)) if *host != HostPattern::Any => {
-                    part.tls = Some(Tls::Passthrough(Arc::new(Passthrough {
+                    part.tls = Some(ResolvedTls::Passthrough(Arc::new(Passthrough {
                         upstream: upstream.clone(),
                         proxy_protocol: self.draft.passthrough_protocol,
                         owner: self.owner.clone(),

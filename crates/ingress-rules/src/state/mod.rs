@@ -11,27 +11,27 @@ use lb_http::{HostPattern, UpstreamName};
 use lb_proxy::HostTls;
 use lb_rules::model::{Kind, Object, ObjectRef, Problem, ServiceName, trim as trim_service};
 
-use super::Settings;
+use super::IngressRuleSettings;
 use super::class::{Class, Classes};
-use super::hosts::{Claim, Claims};
+use super::hosts::{Claims, HostClaim};
 use super::named_secrets::{self, NamedSecrets, SecretUse};
-use super::objects::Objects;
+use super::objects::IngressObjects;
 use super::resolved::Resolved;
 use super::upstreams::Upstreams;
 
 /// All objects and their meaning.
 #[derive(Debug)]
 pub struct Model {
-    objects: Objects,
+    objects: IngressObjects,
     classes: Classes,
     ingresses: BTreeMap<ServiceName, Box<Ingress>>,
     /// The meaning of the Ingresses that this controller serves.
     resolved: BTreeMap<ServiceName, Resolved>,
-    hosts: BTreeMap<HostPattern, Host>,
+    hosts: BTreeMap<HostPattern, HostState>,
     /// By namespace, the hosts that belong to it.
     owned: BTreeMap<String, BTreeSet<HostPattern>>,
     /// By namespace, its Ingresses with a defaultBackend and without rules.
-    defaults: BTreeMap<String, Vec<Claim>>,
+    defaults: BTreeMap<String, Vec<HostClaim>>,
     upstreams: Upstreams,
     /// The Ingresses that refer to an object.
     users: BTreeMap<Reference, BTreeSet<ServiceName>>,
@@ -42,7 +42,7 @@ pub struct Model {
 }
 
 #[derive(Debug, Default)]
-struct Host {
+struct HostState {
     claims: Claims,
     /// Namespace.
     owner: Option<String>,
@@ -79,8 +79,8 @@ struct Dirty {
 }
 
 impl Model {
-    pub fn new(settings: Settings) -> Self {
-        let mut objects = Objects::default();
+    pub fn new(settings: IngressRuleSettings) -> Self {
+        let mut objects = IngressObjects::default();
         objects.node.name = settings.node.clone();
         objects.settings = settings;
         Self {

@@ -9,7 +9,7 @@ use lb_proxy::HostTls;
 use lb_rules::model::{Kind, ObjectRef, Problem, ServiceName};
 
 use super::super::Delta;
-use super::super::hosts::{self, Above, Claim, Combiner};
+use super::super::hosts::{self, Above, Combiner, HostClaim};
 use super::super::resolve::resolve;
 use super::super::resolved::{HostPart, Resolved};
 use super::{Model, Reference, references, secret_ref};
@@ -75,7 +75,7 @@ impl Model {
 
     /// Notes what a resolved Ingress refers to.
     fn link(&mut self, name: &ServiceName, new: &Resolved) {
-        let claim = Claim { age: new.age, ingress: name.clone() };
+        let claim = HostClaim { age: new.age, ingress: name.clone() };
         for (host, part) in &new.hosts {
             let entry = self.hosts.entry(host.clone()).or_default();
             hosts::insert(entry.claims.list(part, new.canary.is_some()), claim.clone());
@@ -100,7 +100,7 @@ impl Model {
     /// Removes what the former meaning of an Ingress referred to, unless its present one does.
     fn unlink(&mut self, name: &ServiceName, old: &Resolved) {
         let new = self.resolved.get(name);
-        let claim = Claim { age: old.age, ingress: name.clone() };
+        let claim = HostClaim { age: old.age, ingress: name.clone() };
         let list = |r: &Resolved, part: &HostPart| {
             (r.age, r.canary.is_some(), part.gives_way && r.canary.is_none())
         };
@@ -313,7 +313,7 @@ fn shorten(message: &mut String) {
 /// The route of a namespace's oldest Ingress with a defaultBackend and without rules.
 fn default_of(
     namespace: &str,
-    defaults: &BTreeMap<String, Vec<Claim>>,
+    defaults: &BTreeMap<String, Vec<HostClaim>>,
     resolved: &BTreeMap<ServiceName, Resolved>,
 ) -> Option<Arc<Route>> {
     resolved.get(&defaults.get(namespace)?.first()?.ingress)?.default.clone()

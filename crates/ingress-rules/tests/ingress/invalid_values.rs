@@ -15,7 +15,7 @@ use http::header::{
 use http::{HeaderMap, HeaderValue, Method};
 use lb_http::policy::TlsRedirect;
 use lb_http::respond::{self, Facts};
-use lb_http::{Action, Policy, Route, Table, canary};
+use lb_http::{Action, IngressTable, Route, RoutePolicy, canary};
 use lb_ingress_rules::annotations::{self, Annotation, Effect};
 use lb_proxy::HostTls;
 use lb_rules::model::Object;
@@ -226,7 +226,7 @@ fn world(manifests: &str, pairs: &Pairs, annotations: &[(String, String)]) -> Wo
 
 /// What a client may do that no valid restriction would let it do.
 fn grants(world: &World) -> BTreeSet<String> {
-    let mut table = Table::default();
+    let mut table = IngressTable::default();
     for (host, rules) in &world.hosts {
         table.set_host(host.clone(), rules.clone());
     }
@@ -263,7 +263,7 @@ fn grants(world: &World) -> BTreeSet<String> {
     granted
 }
 
-fn of_policy(policy: &Policy, add: &mut impl FnMut(bool, &str)) {
+fn of_policy(policy: &RoutePolicy, add: &mut impl FnMut(bool, &str)) {
     add(policy.redirect.is_none(), "not redirected");
     for client in ["192.0.2.7", "203.0.113.1"] {
         let address: IpAddr = client.parse().unwrap();
@@ -292,7 +292,7 @@ fn of_policy(policy: &Policy, add: &mut impl FnMut(bool, &str)) {
     of_cors(policy, add);
 }
 
-fn of_cors(policy: &Policy, add: &mut impl FnMut(bool, &str)) {
+fn of_cors(policy: &RoutePolicy, add: &mut impl FnMut(bool, &str)) {
     for origin in ["https://good.test", "https://evil.test"] {
         let asked = [(ORIGIN, origin), (ACCESS_CONTROL_REQUEST_METHOD, "DELETE")];
         let asked: HeaderMap = asked

@@ -28,7 +28,7 @@ mod world;
 
 use std::fmt::Write;
 
-use lb_http::Table;
+use lb_http::IngressTable;
 use world::{Pairs, World, objects, settings};
 
 #[test]
@@ -65,7 +65,7 @@ fn meaning(pairs: &Pairs, name: &str, manifests: &str) -> String {
 
 /// The rule for each request, found in the proxy's table.
 fn requests(world: &World, manifests: &str) -> String {
-    let mut table = Table::new(settings(manifests).slashes);
+    let mut table = IngressTable::new(settings(manifests).slashes);
     for (host, rules) in &world.hosts {
         table.set_host(host.clone(), rules.clone());
     }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use lb_ingress_rules::Settings;
+use lb_ingress_rules::IngressRuleSettings;
 use lb_rules::model::{Kind, Object, ObjectRef};
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -125,7 +125,7 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
 }
 
 fn world(share_hosts: bool) -> World {
-    World::new(Settings { share_hosts, serve_without_class: true, ..default_settings() })
+    World::new(IngressRuleSettings { share_hosts, serve_without_class: true, ..default_settings() })
 }
 
 proptest! {

@@ -6,8 +6,10 @@ use std::fmt::{self, Display};
 use std::sync::Arc;
 
 use lb_http::path::Slashes;
-use lb_http::{Action, Canary, HostPattern, Owner, PathPattern, Policy, Route, UpstreamName};
-use lb_ingress_rules::{Backends, Model, NamedSecrets, Settings};
+use lb_http::{
+    Action, Canary, HostPattern, PathPattern, Route, RouteOwner, RoutePolicy, UpstreamName,
+};
+use lb_ingress_rules::{IngressRuleSettings, Model, NamedSecrets, UpstreamTarget};
 use lb_proxy::{HostTls, Passthrough};
 use lb_rules::documents;
 use lb_rules::model::{Kind, Object, ObjectRef, Problem, ServiceName};
@@ -16,7 +18,7 @@ use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair};
 pub struct World {
     pub model: Model,
     pub hosts: BTreeMap<HostPattern, Vec<(PathPattern, Arc<Route>)>>,
-    pub upstreams: BTreeMap<UpstreamName, Backends>,
+    pub upstreams: BTreeMap<UpstreamName, UpstreamTarget>,
     pub tls: BTreeMap<HostPattern, Arc<HostTls>>,
     pub problems: BTreeMap<ObjectRef, Vec<Problem>>,
     pub ingresses: BTreeSet<ServiceName>,
@@ -25,7 +27,7 @@ pub struct World {
 }
 
 impl World {
-    pub fn new(settings: Settings) -> Self {
+    pub fn new(settings: IngressRuleSettings) -> Self {
         let model = Model::new(settings);
         Self {
             secrets: model.secrets(),
@@ -88,7 +90,7 @@ impl World {
 
 impl Display for World {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut policies: BTreeMap<Owner, BTreeSet<String>> = BTreeMap::new();
+        let mut policies: BTreeMap<RouteOwner, BTreeSet<String>> = BTreeMap::new();
         for (host, rules) in &self.hosts {
             writeln!(f, "host {host}")?;
             for (path, route) in rules {
@@ -112,8 +114,8 @@ impl Display for World {
         for (name, backends) in &self.upstreams {
             writeln!(f, "upstream {}", upstream(name))?;
             match backends {
-                Backends::Name { host, port } => writeln!(f, "  name {host}:{port}")?,
-                Backends::Endpoints(upstream) => {
+                UpstreamTarget::Name { host, port } => writeln!(f, "  name {host}:{port}")?,
+                UpstreamTarget::Endpoints(upstream) => {
                     let kinds =
                         [("endpoint", &upstream.endpoints), ("draining", &upstream.draining)];
                     for (kind, endpoint) in
@@ -200,17 +202,17 @@ fn share(canary: &Canary) -> String {
 }
 
 /// The fields that differ from the default, one a line.
-fn policy(policy: &Policy) -> Vec<String> {
-    let default = Policy { max_body: default_settings().max_body, ..Policy::default() };
+fn policy(policy: &RoutePolicy) -> Vec<String> {
+    let default = RoutePolicy { max_body: default_settings().max_body, ..RoutePolicy::default() };
     // Redirects by the model itself.
     let mut limits = default.limits.clone();
     limits.burst_multiplier = 5;
-    let default = Policy { limits, ..default };
+    let default = RoutePolicy { limits, ..default };
     let (own, default) = (fields(policy), fields(&default));
     own.into_iter().filter(|field| !default.contains(field)).collect()
 }
 
-fn fields(policy: &Policy) -> Vec<String> {
+fn fields(policy: &RoutePolicy) -> Vec<String> {
     let mut fields: Vec<String> = Vec::new();
     for line in format!("{policy:#?}").lines().skip(1) {
         let indent = line.len() - line.trim_start().len();
@@ -228,8 +230,8 @@ fn fields(policy: &Policy) -> Vec<String> {
 }
 
 /// What an operator decides, from the line `# settings:`.
-pub fn settings(manifests: &str) -> Settings {
-    let mut settings = Settings {
+pub fn settings(manifests: &str) -> IngressRuleSettings {
+    let mut settings = IngressRuleSettings {
         node: "node-a".to_owned(),
         serve_without_class: !manifests.contains("kind: IngressClass"),
         ..default_settings()
@@ -302,8 +304,8 @@ impl Pairs {
 }
 
 /// As without configuration.
-pub fn default_settings() -> Settings {
-    Settings {
+pub fn default_settings() -> IngressRuleSettings {
+    IngressRuleSettings {
         controller: "millrace.io/ingress-controller".to_owned(),
         accept_nginx_classes: false,
         class: "millrace".to_owned(),

@@ -2,8 +2,8 @@
 
 use std::net::SocketAddr;
 
-use lb_http::upstream::Protocol;
-use lb_http::{Endpoint, Upstream, UpstreamName};
+use lb_http::upstream::UpstreamProtocol;
+use lb_http::{Upstream, UpstreamEndpoint, UpstreamName};
 use lb_process::notices::NoticeLog;
 
 use super::*;
@@ -13,19 +13,19 @@ fn upstream() -> UpstreamName {
         namespace: "default".into(),
         service: "web".into(),
         port: "80".into(),
-        protocol: Protocol::Http1,
+        protocol: UpstreamProtocol::Http1,
         tls: None,
     }
 }
 
-fn name(host: &str) -> Backends {
-    Backends::Name { host: host.into(), port: 80 }
+fn name(host: &str) -> UpstreamTarget {
+    UpstreamTarget::Name { host: host.into(), port: 80 }
 }
 
-fn endpoints(address: &str) -> Backends {
+fn endpoints(address: &str) -> UpstreamTarget {
     let address = SocketAddr::new(address.parse().unwrap(), 80);
-    let endpoints = vec![Endpoint { address, is_local: false }];
-    Backends::Endpoints(Arc::new(Upstream { endpoints, draining: Vec::new() }))
+    let endpoints = vec![UpstreamEndpoint { address, is_local: false }];
+    UpstreamTarget::Endpoints(Arc::new(Upstream { endpoints, draining: Vec::new() }))
 }
 
 struct World {
@@ -45,12 +45,17 @@ impl World {
         let (sender, resolved) = mpsc::unbounded_channel();
         let secrets = watch::Sender::new(BTreeSet::new());
         Self {
-            controller: IngressController::new(Settings::default(), outlets, sender, secrets),
+            controller: IngressController::new(
+                IngressRuleSettings::default(),
+                outlets,
+                sender,
+                secrets,
+            ),
             resolved,
         }
     }
 
-    fn set(&mut self, backends: Backends) {
+    fn set(&mut self, backends: UpstreamTarget) {
         let upstreams = [(upstream(), Some(backends))].into();
         self.controller.change_snapshot(&Delta { upstreams, ..Delta::default() });
     }

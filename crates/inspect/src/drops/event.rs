@@ -3,13 +3,13 @@
 use std::net::SocketAddr;
 
 use jiff::{SignedDuration, Timestamp};
-use lb_common::layout::{Ending, Event, Reason};
+use lb_common::layout::{Ending, PacketEvent, Reason};
 use lb_rules::notation::{ip_of_octets, protocol_name, tcp_flag_names};
 use serde::Serialize;
 
 /// Reads an event of the ring buffer; `None` if it has another size.
-pub fn read(bytes: &[u8]) -> Option<Event> {
-    let event = bytes.get(..size_of::<Event>())?.as_ptr().cast::<Event>();
+pub fn read(bytes: &[u8]) -> Option<PacketEvent> {
+    let event = bytes.get(..size_of::<PacketEvent>())?.as_ptr().cast::<PacketEvent>();
     // SAFETY: the slice has the event's size; any bytes are valid; the read is unaligned.
     Some(unsafe { event.read_unaligned() })
 }
@@ -17,7 +17,7 @@ pub fn read(bytes: &[u8]) -> Option<Event> {
 /// A line of `millrace drops`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Report {
+pub struct DropReport {
     pub time: String,
     pub ending: &'static str,
     pub reason: &'static str,
@@ -39,9 +39,9 @@ pub struct Report {
     pub service_port: Option<String>,
 }
 
-impl Report {
+impl DropReport {
     /// `age`: time since the event.
-    pub fn of(event: &Event, age: SignedDuration, device: String) -> Self {
+    pub fn of(event: &PacketEvent, age: SignedDuration, device: String) -> Self {
         let time = Timestamp::now().checked_sub(age).unwrap_or_else(|_| Timestamp::now());
         let time = time.round(jiff::Unit::Millisecond).unwrap_or(time);
         let readable = event.source != [0; 16] || event.destination != [0; 16];
@@ -108,7 +108,7 @@ mod tests {
 
     #[test]
     fn a_line_has_outcome_and_reason() {
-        let event = Event {
+        let event = PacketEvent {
             source: mapped([198, 51, 100, 7]),
             destination: mapped([203, 0, 113, 10]),
             source_port: 40_000,
@@ -119,9 +119,9 @@ mod tests {
             reason: Reason::NoBackend as u32,
             length: 54,
             xdp: 1,
-            ..Event::default()
+            ..PacketEvent::default()
         };
-        let report = Report::of(&event, SignedDuration::ZERO, "eth0".to_owned());
+        let report = DropReport::of(&event, SignedDuration::ZERO, "eth0".to_owned());
         let (_, rest) = report
             .line()
             .split_once("  ")
@@ -135,8 +135,8 @@ mod tests {
 
     #[test]
     fn what_could_not_be_read_has_no_ends() {
-        let event = Event { reason: 77, ending: 9, ..Event::default() };
-        let report = Report::of(&event, SignedDuration::ZERO, "eth0".to_owned());
+        let event = PacketEvent { reason: 77, ending: 9, ..PacketEvent::default() };
+        let report = DropReport::of(&event, SignedDuration::ZERO, "eth0".to_owned());
         assert_eq!((report.reason, report.ending, report.source), ("?", "?", None));
     }
 }

@@ -12,12 +12,12 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use aya::maps::{Map, MapData, PerCpuArray, RingBuf};
-use lb_common::layout::{Event, Listener, Reason, Ticks, map};
+use lb_common::layout::{Listener, PacketEvent, Reason, Ticks, map};
 use lb_kernel::{Mapped, clock};
-use lb_rules::reasons::{Fate, explain_reason};
+use lb_rules::reasons::{ReasonFate, explain_reason};
 use tokio::io::unix::AsyncFd;
 
-pub use event::Report;
+pub use event::DropReport;
 
 /// Seconds until the deadline.
 const LEASE: u32 = 3;
@@ -26,7 +26,7 @@ pub const RENEWAL: Duration = Duration::from_secs(1);
 
 /// The reasons for which packets do not simply pass.
 pub fn usual_reasons() -> impl Iterator<Item = Reason> {
-    Reason::ALL.into_iter().filter(|reason| explain_reason(*reason).fate != Fate::Passed)
+    Reason::ALL.into_iter().filter(|reason| explain_reason(*reason).fate != ReasonFate::Passed)
 }
 
 /// The listener; reports end when it is dropped.
@@ -108,7 +108,7 @@ impl Listening {
     }
 
     /// Waits for events.
-    pub async fn next(&mut self) -> Result<Vec<Event>> {
+    pub async fn next(&mut self) -> Result<Vec<PacketEvent>> {
         let mut ready = self.events.readable_mut().await?;
         let mut events = Vec::new();
         while let Some(item) = ready.get_inner_mut().next() {
@@ -119,7 +119,7 @@ impl Listening {
     }
 
     /// Stops reports; returns the events until now.
-    pub fn end(&mut self) -> Vec<Event> {
+    pub fn end(&mut self) -> Vec<PacketEvent> {
         self.give_up();
         let mut events = Vec::new();
         while let Some(item) = self.events.get_mut().next() {

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use lb_common::layout::map;
 use lb_kernel::{Features, Survey};
-use lb_status::Report;
+use lb_status::AgentReport;
 use serde::Serialize;
 
 use troubles::troubles_of_agent;
@@ -19,7 +19,7 @@ pub use troubles::{trouble_of_path, trouble_of_peer};
 pub struct Status {
     /// Whether there are no faults.
     pub healthy: bool,
-    pub agent: Agent,
+    pub agent: AgentStatus,
     pub pins: Pins,
     pub kernel: Kernel,
     pub devices: Vec<Device>,
@@ -31,12 +31,12 @@ pub struct Status {
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Agent {
+pub struct AgentStatus {
     pub running: bool,
     /// The process that holds the lock on the pins, by its id in this namespace.
     pub process: Option<u32>,
     /// The agent's own report; `null` if it is not available here.
-    pub report: Option<Report>,
+    pub report: Option<AgentReport>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -103,7 +103,7 @@ pub struct StatusFindings {
     /// Used entries by map.
     pub used: BTreeMap<&'static str, u64>,
     /// The agent's report, an error, or `None` if no agent responds.
-    pub report: Result<Option<Report>, String>,
+    pub report: Result<Option<AgentReport>, String>,
 }
 
 impl Status {
@@ -164,7 +164,7 @@ impl Status {
         let report = report.ok().flatten();
         Self {
             healthy: problems.iter().all(|trouble| trouble.severity != Severity::Fault),
-            agent: Agent {
+            agent: AgentStatus {
                 running: survey.holder.is_some() || report.is_some(),
                 process: survey.holder.or(report.as_ref().map(|report| report.process)),
                 report,

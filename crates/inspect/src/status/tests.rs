@@ -12,7 +12,7 @@ fn found() -> StatusFindings {
         |hook| Attachment { device: "eth0".into(), hook, is_attached: true, point: None };
     let attachments = vec![attachment(Hook::XdpNative), attachment(Hook::TcxEgress)];
     let survey = Survey { maps, attachments, processes: (9, 9), holder: Some(42) };
-    let report = Report { healthz: true, livez: true, ..Report::default() };
+    let report = AgentReport { healthz: true, livez: true, ..AgentReport::default() };
     StatusFindings {
         pin_path: "/sys/fs/bpf/millrace".into(),
         survey,
@@ -34,7 +34,7 @@ fn troubles(change: impl FnOnce(&mut StatusFindings)) -> (usize, usize, String) 
     (faults, warnings, texts.join("; "))
 }
 
-fn report(found: &mut StatusFindings) -> &mut Report {
+fn report(found: &mut StatusFindings) -> &mut AgentReport {
     found.report.as_mut().unwrap().as_mut().unwrap()
 }
 

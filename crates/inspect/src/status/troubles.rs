@@ -4,14 +4,14 @@ use lb_announce::LinkView;
 use lb_kernel::Survey;
 use lb_speakers::bfd::BfdView;
 use lb_speakers::bgp::PeerView as BgpPeer;
-use lb_status::Report;
+use lb_status::AgentReport;
 use lb_waits::Resource;
 
 use super::{Severity, Trouble};
 
 pub(crate) fn troubles_of_agent(
     survey: &Survey,
-    report: &Result<Option<Report>, String>,
+    report: &Result<Option<AgentReport>, String>,
 ) -> Vec<Trouble> {
     let fault = |message: String| Trouble { severity: Severity::Fault, message };
     let warning = |message: String| Trouble { severity: Severity::Warning, message };

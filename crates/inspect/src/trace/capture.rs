@@ -73,11 +73,11 @@ impl Captured {
 
 /// Reads numbers in the file's byte order.
 #[derive(Clone, Copy)]
-struct Numbers {
+struct NumberReader {
     big: bool,
 }
 
-impl Numbers {
+impl NumberReader {
     fn u16(self, bytes: &[u8], at: usize) -> Option<u16> {
         let octets = bytes.get(at..at + 2)?.try_into().ok()?;
         Some(if self.big { u16::from_be_bytes(octets) } else { u16::from_le_bytes(octets) })
@@ -101,7 +101,7 @@ fn pcap(file: &[u8], big: bool) -> Result<Vec<Captured>> {
     const FILE_HEADER: usize = 24;
     const LINK: usize = 20;
     const HEADER: usize = 16;
-    let numbers = Numbers { big };
+    let numbers = NumberReader { big };
     let Some(link) = numbers.u32(file, LINK) else { bail!("the capture ends in its header") };
     // The upper bits have another meaning.
     let link = Link::of(link as u16)?;
@@ -124,13 +124,13 @@ fn pcapng(file: &[u8]) -> Result<Vec<Captured>> {
     const ENHANCED: u32 = 6;
     /// A block's type and length before its body, and the length again after it.
     const AROUND: usize = 12;
-    let mut numbers = Numbers { big: false };
+    let mut numbers = NumberReader { big: false };
     let mut links = Vec::new();
     let mut frames = Vec::new();
     let mut rest = file;
     while rest.len() >= AROUND {
         if rest.starts_with(&SECTION.to_be_bytes()) {
-            numbers = Numbers { big: rest.get(8..12) == Some(&[0x1a, 0x2b, 0x3c, 0x4d]) };
+            numbers = NumberReader { big: rest.get(8..12) == Some(&[0x1a, 0x2b, 0x3c, 0x4d]) };
             links.clear();
         }
         let (Some(kind), Some(length)) = (numbers.u32(rest, 0), numbers.u32(rest, 4)) else {

@@ -22,7 +22,7 @@ use lb_common::datapath::{
 };
 use lb_common::family::{Family, V4, V6};
 use lb_common::header::Header;
-use lb_common::host::{self, EntryPoint, Frame};
+use lb_common::host::{self, EntryPoint, HostFrame};
 use lb_common::layout::NeighbourEvent;
 use lb_kernel::HookPoint;
 use serde::Serialize;
@@ -31,13 +31,13 @@ use observation::{Notes, Observation};
 use observe::Observed;
 use packet::Summary;
 use routes::Routes;
-use story::{Names, Narrator, Step};
+use story::{NameLookup, Narrator, TraceStep};
 pub use view::View;
 
 /// The final result for a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Fate {
+pub enum TraceFate {
     /// The packet continues unchanged.
     Untouched,
     /// The packet is translated, and continues to the stack or through its egress device.
@@ -60,8 +60,8 @@ pub struct Trace {
     pub packet: Summary,
     pub device: String,
     pub direction: &'static str,
-    pub steps: Vec<Step>,
-    pub verdict: Fate,
+    pub steps: Vec<TraceStep>,
+    pub verdict: TraceFate,
     /// The counted reasons.
     pub reasons: Vec<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -79,17 +79,17 @@ pub struct Trace {
 impl Trace {
     /// Adds information that the data plane does not have, after the first step.
     pub fn note(&mut self, step: &'static str, text: String) {
-        self.steps.insert(1, Step { step, text });
+        self.steps.insert(1, TraceStep { step, text });
     }
 
     /// Adds a warning about a later failure.
     pub fn warn(&mut self, text: String) {
-        self.steps.push(Step { step: "warning", text });
+        self.steps.push(TraceStep { step: "warning", text });
     }
 
     /// The device where the reply arrives, if it comes back to an address of this node.
     pub fn reply_arrives_at(&self) -> Option<&str> {
-        let is_sent = matches!(self.verdict, Fate::Sent | Fate::Resolved);
+        let is_sent = matches!(self.verdict, TraceFate::Sent | TraceFate::Resolved);
         let to_backend =
             self.backend.is_some_and(|end| self.result.destination == Some(end.to_string()));
         let masqueraded = self.result.source != self.packet.source;
@@ -114,7 +114,7 @@ pub struct Meeting {
 pub fn trace<T>(
     tables: &T,
     routes: &dyn Routes,
-    names: &dyn Names,
+    names: &dyn NameLookup,
     meeting: &Meeting,
     frame: &[u8],
 ) -> Trace
@@ -140,14 +140,14 @@ where
         };
         narrator.add_step("hook", format!("{at}{}", hook_text(point)));
         let notes = Notes::default();
-        let mut packet = Watched {
-            frame: Frame {
+        let mut packet = WatchedFrame {
+            frame: HostFrame {
                 device: meeting.device,
                 role: if point == HookPoint::WorkloadIn { Role::Workload } else { Role::External },
                 resolves: point != HookPoint::ExternalIn,
                 segment: meeting.segment,
                 received: meeting.is_received,
-                ..Frame::new(bytes.clone())
+                ..HostFrame::new(bytes.clone())
             },
             notes: &notes,
             routes,
@@ -200,11 +200,11 @@ where
     }
     let result = Summary::of(&bytes);
     let fate = fate_of(verdict, answered, frame, &bytes, &reasons);
-    let leaves = matches!(fate, Fate::Sent | Fate::Resolved | Fate::Answered);
+    let leaves = matches!(fate, TraceFate::Sent | TraceFate::Resolved | TraceFate::Answered);
     // Transmitted packets leave through their ingress device.
     let left_by = if verdict == Verdict::Transmit { meeting.device } else { left_by };
     let leaves_by = leaves.then(|| names.device(left_by));
-    if bytes != frame && fate != Fate::Dropped {
+    if bytes != frame && fate != TraceFate::Dropped {
         narrator.add_step("rewritten", format!("to {result}"));
     }
     narrator.add_step("verdict", verdict_text(fate, leaves_by.as_deref()));
@@ -230,16 +230,16 @@ fn fate_of(
     before: &[u8],
     after: &[u8],
     reasons: &[&str],
-) -> Fate {
+) -> TraceFate {
     match verdict {
-        Verdict::Drop => Fate::Dropped,
+        Verdict::Drop => TraceFate::Dropped,
         // A reason is counted for each refused packet, and for no packet of a flow.
-        Verdict::Transmit if answered || !reasons.is_empty() => Fate::Answered,
-        Verdict::Transmit | Verdict::Redirect => Fate::Sent,
-        Verdict::Resolve => Fate::Resolved,
-        Verdict::Defer => Fate::Deferred,
-        _ if before != after => Fate::Translated,
-        _ => Fate::Untouched,
+        Verdict::Transmit if answered || !reasons.is_empty() => TraceFate::Answered,
+        Verdict::Transmit | Verdict::Redirect => TraceFate::Sent,
+        Verdict::Resolve => TraceFate::Resolved,
+        Verdict::Defer => TraceFate::Deferred,
+        _ if before != after => TraceFate::Translated,
+        _ => TraceFate::Untouched,
     }
 }
 
@@ -254,31 +254,33 @@ fn hook_text(point: HookPoint) -> &'static str {
     }
 }
 
-fn verdict_text(fate: Fate, leaves_by: Option<&str>) -> String {
+fn verdict_text(fate: TraceFate, leaves_by: Option<&str>) -> String {
     let device = leaves_by.unwrap_or("?");
     match fate {
-        Fate::Untouched => {
+        TraceFate::Untouched => {
             "passes untouched: the stack decides, as if there were no Millrace".into()
         }
-        Fate::Translated => "passes as another packet: the stack routes it from here".into(),
-        Fate::Dropped => "dropped".into(),
-        Fate::Deferred => "left unmodified to tc, where no program of Millrace is attached".into(),
-        Fate::Answered => format!("answered: a reply to it leaves through {device}"),
-        Fate::Sent => format!("leaves through {device} directly, without passing the stack"),
-        Fate::Resolved => {
+        TraceFate::Translated => "passes as another packet: the stack routes it from here".into(),
+        TraceFate::Dropped => "dropped".into(),
+        TraceFate::Deferred => {
+            "left unmodified to tc, where no program of Millrace is attached".into()
+        }
+        TraceFate::Answered => format!("answered: a reply to it leaves through {device}"),
+        TraceFate::Sent => format!("leaves through {device} directly, without passing the stack"),
+        TraceFate::Resolved => {
             format!("leaves through {device} once the stack has resolved the next hop")
         }
     }
 }
 
 /// A frame that records requests to its hook.
-struct Watched<'a> {
-    frame: Frame,
+struct WatchedFrame<'a> {
+    frame: HostFrame,
     notes: &'a Notes,
     routes: &'a dyn Routes,
 }
 
-impl Packet for Watched<'_> {
+impl Packet for WatchedFrame<'_> {
     fn role(&self) -> Role {
         self.frame.role()
     }

@@ -22,13 +22,13 @@ use super::*;
 
 /// Everything that steps write, by key.
 #[derive(Clone, Debug, Default, PartialEq)]
-struct Memory {
+struct WrittenCells {
     cells: BTreeMap<String, String>,
     /// Entries for which there may be no room.
     entries: BTreeMap<OptionalEntry, String>,
 }
 
-impl Memory {
+impl WrittenCells {
     fn apply(&mut self, step: &Step) {
         step.execute(self).expect("memory has room");
     }
@@ -38,7 +38,7 @@ impl Memory {
     }
 }
 
-impl WriteTables for Memory {
+impl WriteTables for WrittenCells {
     fn write_slots(&mut self, offset: u32, slots: &[u32]) -> Result<()> {
         (offset..).zip(slots).for_each(|(slot, backend)| self.set(format!("slot {slot}"), backend));
         Ok(())
@@ -86,7 +86,7 @@ impl WriteTables for Memory {
     }
 }
 
-impl<F: Family> WriteFamily<F> for Memory {
+impl<F: Family> WriteFamily<F> for WrittenCells {
     fn set_backend(&mut self, index: u32, entry: layout::Backend<F::Address>) -> Result<()> {
         self.set(format!("backend {index}"), entry);
         Ok(())
@@ -108,7 +108,7 @@ impl<F: Family> WriteFamily<F> for Memory {
     }
 }
 
-impl Memory {
+impl WrittenCells {
     fn count(&self, map: &str) -> usize {
         self.entries.keys().filter(|entry| entry.map() == map).count()
     }
@@ -119,7 +119,7 @@ type Room = BTreeMap<&'static str, usize>;
 
 /// Tables with limited room, whose writes fail as `fails` says, one by one.
 struct Faulty {
-    memory: Memory,
+    memory: WrittenCells,
     room: Room,
     fails: Box<dyn Iterator<Item = bool>>,
     /// The executed steps, in order.
@@ -129,7 +129,7 @@ struct Faulty {
 impl Faulty {
     fn new(room: Room, fails: Vec<bool>) -> Self {
         let fails = Box::new(fails.into_iter().chain(std::iter::repeat(false)));
-        Self { memory: Memory::default(), room, fails, carried_out: Vec::new() }
+        Self { memory: WrittenCells::default(), room, fails, carried_out: Vec::new() }
     }
 }
 
@@ -237,7 +237,7 @@ proptest! {
         fails in prop::collection::vec(prop::bool::weighted(0.3), 0..400),
     ) {
         let mut backlog = Backlog::new(Faulty::new(Room::new(), fails));
-        let mut sound = Memory::default();
+        let mut sound = WrittenCells::default();
         let mut steps = Vec::new();
         for plan in plans(&states) {
             plan.steps().for_each(|step| sound.apply(step));
@@ -259,7 +259,7 @@ proptest! {
         let maps = [map::FRONTENDS4, map::MEMBERS, map::SOURCE_RANGES4];
         let room = Room::from_iter(maps.into_iter().zip(room));
         let mut backlog = Backlog::new(Faulty::new(room.clone(), fails));
-        let mut sound = Memory::default();
+        let mut sound = WrittenCells::default();
         for plan in plans(&states) {
             plan.steps().for_each(|step| sound.apply(step));
             if backlog.carry_out(&plan).is_err() {

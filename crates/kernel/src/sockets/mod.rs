@@ -46,7 +46,7 @@ impl<T> WithSockets<T> {
     /// its sockets.
     pub fn new(tables: T, pins: &Pins) -> Result<Self> {
         let (changed, changes) = channel();
-        let held = Tables::open(pins)?;
+        let held = SocketMaps::open(pins)?;
         match Diagnosis::open() {
             Ok(mut diagnosis) => {
                 thread::Builder::new().name("stale sockets".into()).spawn(move || {
@@ -113,7 +113,7 @@ impl<T: BacklogTables> BacklogTables for WithSockets<T> {
 }
 
 /// Runs until the agent ends.
-fn watch(tables: &Tables, diagnosis: &mut Diagnosis, changes: &Receiver<Datagrams>) {
+fn watch(tables: &SocketMaps, diagnosis: &mut Diagnosis, changes: &Receiver<Datagrams>) {
     let mut complained = String::new();
     let mut look = |datagrams: &Datagrams| match end_stale(tables, diagnosis, datagrams) {
         Ok(()) => complained.clear(),
@@ -143,7 +143,7 @@ fn watch(tables: &Tables, diagnosis: &mut Diagnosis, changes: &Receiver<Datagram
     }
 }
 
-fn end_stale(tables: &Tables, diagnosis: &mut Diagnosis, datagrams: &Datagrams) -> Result<()> {
+fn end_stale(tables: &SocketMaps, diagnosis: &mut Diagnosis, datagrams: &Datagrams) -> Result<()> {
     let mut ended = 0;
     for socket in diagnosis.connected(|socket| is_stale(socket, datagrams, tables))? {
         ended += usize::from(diagnosis.destroy(&socket)?);
@@ -155,14 +155,14 @@ fn end_stale(tables: &Tables, diagnosis: &mut Diagnosis, datagrams: &Datagrams) 
 }
 
 /// The maps, opened independently of their writer.
-struct Tables {
+struct SocketMaps {
     connected4: Flows<V4>,
     connected6: Flows<V6>,
     backends4: Backends<V4>,
     backends6: Backends<V6>,
 }
 
-impl Tables {
+impl SocketMaps {
     fn open(pins: &Pins) -> Result<Self> {
         Ok(Self {
             connected4: open(pins, map::CONNECTED4)?.try_into()?,
@@ -173,7 +173,7 @@ impl Tables {
     }
 }
 
-impl SocketView<V4> for Tables {
+impl SocketView<V4> for SocketMaps {
     fn flow(&self, cookie: u64) -> Option<SocketFlow<V4>> {
         flow(&self.connected4, cookie)
     }
@@ -183,7 +183,7 @@ impl SocketView<V4> for Tables {
     }
 }
 
-impl SocketView<V6> for Tables {
+impl SocketView<V6> for SocketMaps {
     fn flow(&self, cookie: u64) -> Option<SocketFlow<V6>> {
         flow(&self.connected6, cookie)
     }

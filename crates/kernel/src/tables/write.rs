@@ -122,17 +122,17 @@ impl Tables {
 }
 
 /// Chooses the maps of a family by type.
-trait OfFamily<F: Family> {
+trait SelectFamily<F: Family> {
     fn maps(&mut self) -> &mut FamilyMaps<F>;
 }
 
-impl OfFamily<V4> for Tables {
+impl SelectFamily<V4> for Tables {
     fn maps(&mut self) -> &mut FamilyMaps<V4> {
         &mut self.v4
     }
 }
 
-impl OfFamily<V6> for Tables {
+impl SelectFamily<V6> for Tables {
     fn maps(&mut self) -> &mut FamilyMaps<V6> {
         &mut self.v6
     }
@@ -140,7 +140,7 @@ impl OfFamily<V6> for Tables {
 
 impl<F: Family> WriteFamily<F> for Tables
 where
-    Self: OfFamily<F>,
+    Self: SelectFamily<F>,
 {
     fn set_backend(&mut self, index: u32, entry: Backend<F::Address>) -> Result<()> {
         // An entry becomes valid with its last word, which contains the protocol.

@@ -38,13 +38,13 @@ const RECEIVE_BUFFER: usize = 1 << 20;
 type Peers = HashMap<MapData, Plain<Peer>, u32>;
 
 /// Receives how many nodes take packets out of tunnels, and how many do not.
-pub(crate) type Publish = Box<dyn FnMut(usize, usize) + Send>;
+pub(crate) type PublishResults = Box<dyn FnMut(usize, usize) + Send>;
 
 /// Probes nodes in a thread; ends with the agent.
 pub struct TunnelProbes(Sender<u64>);
 
 impl TunnelProbes {
-    pub fn follow(pins: &Pins, publish: Publish) -> Result<Self> {
+    pub fn follow(pins: &Pins, publish: PublishResults) -> Result<Self> {
         let (sender, keys) = channel();
         let (nodes, found) = (pins.hash_map(map::PEERS)?, pins.hash_map(map::TUNNEL_PEERS)?);
         let written = known(&found)?;
@@ -84,7 +84,7 @@ struct Prober {
     sockets: [Option<UdpSocket>; 2],
     started: Instant,
     key: u64,
-    publish: Publish,
+    publish: PublishResults,
     complained: String,
 }
 

@@ -24,7 +24,7 @@ pub struct Probe {
 }
 
 #[derive(Debug, Default)]
-struct Node {
+struct ProbedPeer {
     decapsulates: bool,
     /// Whether it also returns packets of connections that it does not know.
     returns: bool,
@@ -36,13 +36,13 @@ struct Node {
 
 /// The state of all nodes.
 #[derive(Debug, Default)]
-pub struct Probes(BTreeMap<IpAddr, Node>);
+pub struct Probes(BTreeMap<IpAddr, ProbedPeer>);
 
 impl Probes {
     /// `decapsulating`: the nodes that an earlier agent has found, as [`Self::decapsulating`] returned
     /// them. They stay until their probes are lost.
     pub fn new(decapsulating: impl IntoIterator<Item = (IpAddr, bool)>) -> Self {
-        let node = |returns| Node { decapsulates: true, returns, ..Node::default() };
+        let node = |returns| ProbedPeer { decapsulates: true, returns, ..ProbedPeer::default() };
         let found = decapsulating.into_iter();
         Self(found.map(|(address, returns)| (address, node(returns))).collect())
     }
@@ -81,7 +81,7 @@ impl Probes {
         let Some(node) = self.0.get_mut(&reply.node) else { return };
         if node.outstanding == Some(reply.number) {
             let due = now + INTERVAL;
-            *node = Node { decapsulates: true, returns, outstanding: None, lost: 0, due };
+            *node = ProbedPeer { decapsulates: true, returns, outstanding: None, lost: 0, due };
         }
     }
 

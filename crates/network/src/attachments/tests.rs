@@ -1,7 +1,7 @@
 //! A table: devices as `ip -details link` might show them, what was asked for, what is served.
 
 use super::*;
-use crate::snapshot::{Address, AddressScope};
+use crate::snapshot::{AddressScope, InterfaceAddress};
 use crate::{DefaultRoute, DeviceSettings};
 
 /// `INDEX: NAME[@LOWER] [master NAME] [KIND [MODE [by-vlan]]] [default] [subnet|address]`, one a line; the
@@ -57,7 +57,7 @@ fn devices(text: &str) -> Snapshot {
             snapshot.default_routes.push(route);
         }
         if has("subnet") || has("address") {
-            let address = Address {
+            let address = InterfaceAddress {
                 ip: "192.0.2.1".parse().unwrap(),
                 scope: AddressScope::Global,
                 subnet: has("subnet"),

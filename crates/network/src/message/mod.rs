@@ -13,7 +13,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use nix::libc;
 
 use super::snapshot::{
-    Address, AddressScope, BondMode, DefaultRoute, Link, LinkFraming, LinkKind, NetworkChange,
+    AddressScope, BondMode, DefaultRoute, InterfaceAddress, Link, LinkFraming, LinkKind,
+    NetworkChange,
 };
 use crate::netlink::{align_netlink, read_attributes, read_text, read_u16_at, read_u32_at};
 
@@ -53,7 +54,7 @@ pub(crate) fn parse_change(kind: u16, body: &[u8]) -> Option<NetworkChange> {
             parse_address(body).map(|(device, address)| NetworkChange::Address { device, address })
         }
         libc::RTM_DELADDR => parse_address(body)
-            .map(|(device, Address { ip, .. })| NetworkChange::AddressGone { device, ip }),
+            .map(|(device, InterfaceAddress { ip, .. })| NetworkChange::AddressGone { device, ip }),
         libc::RTM_NEWROUTE | libc::RTM_DELROUTE => parse_route(kind, body),
         libc::RTM_NEWNEIGH | libc::RTM_DELNEIGH => parse_neighbour(kind, body),
         libc::RTM_NEWRULE if is_selective_rule(body) => Some(NetworkChange::SelectiveRule),
@@ -161,7 +162,7 @@ fn parse_bond_mode(number: Option<u8>) -> BondMode {
 }
 
 /// Of `struct ifaddrmsg` and attributes: the interface's index, and the address.
-pub fn parse_address(body: &[u8]) -> Option<(u32, Address)> {
+pub fn parse_address(body: &[u8]) -> Option<(u32, InterfaceAddress)> {
     let scope = match *body.get(3)? {
         libc::RT_SCOPE_UNIVERSE | libc::RT_SCOPE_SITE => AddressScope::Global,
         libc::RT_SCOPE_LINK => AddressScope::Link,
@@ -180,7 +181,7 @@ pub fn parse_address(body: &[u8]) -> Option<(u32, Address)> {
         }
     }
     let has = |flag| flags & flag != 0;
-    let address = Address {
+    let address = InterfaceAddress {
         ip: local.or(ip)?,
         scope,
         subnet: usize::from(*body.get(1)?) < address_bits(*body.first()?),

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::SocketAddr;
 
 use lb_common::layout::EarlierOwners;
-use lb_common::slot_history::{Owner, entries};
+use lb_common::slot_history::{SlotOwner, entries};
 use lb_rules::model::ServicePortKey;
 use serde::{Deserialize, Serialize};
 
@@ -170,7 +170,7 @@ impl Planner {
                 let (age, several) = EarlierOwners::without_mark(word);
                 // A change before this machine started is one at its start.
                 let until = self.now.saturating_sub(age);
-                (age < self.history.age).then_some(Owner { backend, until, several })
+                (age < self.history.age).then_some(SlotOwner { backend, until, several })
             });
             let asked = |owner: u32| asked.get(&owner).copied();
             history.learn(slot, owner, earlier, asked);

@@ -1,7 +1,7 @@
 //! The entries of addresses that Millrace assigned.
 
 use lb_common::layout::{Frontend, Silence};
-use lb_rules::model::Policy;
+use lb_rules::model::TrafficPolicy;
 
 use super::*;
 
@@ -84,7 +84,7 @@ fn an_address_of_a_node_has_no_entry_of_a_load_balancer() {
 #[test]
 fn clients_outside_get_no_answer_where_no_service_port_is_served() {
     let mut node = Node::new();
-    let local = |port| ServicePort { external_policy: Policy::Local, ..balanced(port) };
+    let local = |port| ServicePort { external_policy: TrafficPolicy::Local, ..balanced(port) };
     let with_endpoint = |port| ServicePort { local: local(port).cluster, ..local(port) };
     assert_eq!(silence_of(node.set("web", Some(local(80)))), Silence::Outside as u8);
     assert_eq!(silence_of(node.set("api", Some(with_endpoint(81)))), Silence::Never as u8);

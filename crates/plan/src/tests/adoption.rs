@@ -90,7 +90,7 @@ fn various() -> Change {
     web.affinity = Some(std::time::Duration::from_secs(60));
     web.source_ranges = vec!["192.0.2.0/24".parse().unwrap()];
     web.local = web.cluster.clone();
-    web.external_policy = lb_rules::model::Policy::Local;
+    web.external_policy = lb_rules::model::TrafficPolicy::Local;
     web.forwarding = Forwarding::Gue;
     web.frontends.insert(lb_rules::model::Frontend {
         address: "0.0.0.0".parse().unwrap(),

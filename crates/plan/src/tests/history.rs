@@ -4,7 +4,7 @@ use std::mem;
 use std::net::SocketAddr;
 
 use lb_common::layout::{EarlierOwners, Forwarding, NO_BACKEND, PoolSlot};
-use lb_common::slot_history::{Owner, entries};
+use lb_common::slot_history::{SlotOwner, entries};
 
 use super::*;
 
@@ -77,7 +77,7 @@ pub fn check(memory: &Memory) {
         let pool = memory.pools[&slot.pool];
         assert!(slot.slot < pool.size, "{slot:?} of {pool:?}");
         let current = memory.slots[(pool.offset + slot.slot) as usize];
-        let is_wrong = |owner: &Owner| owner.backend == current && !owner.several;
+        let is_wrong = |owner: &SlotOwner| owner.backend == current && !owner.several;
         assert!(!entries(owners).any(|owner| is_wrong(&owner)), "{slot:?}: {owners:?}");
     }
 }

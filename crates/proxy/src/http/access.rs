@@ -9,11 +9,11 @@ use http::{HeaderMap, HeaderValue};
 use lb_http::auth::Check;
 use lb_http::policy::{BasicAuth, ExternalAuth, RateLimits};
 use lb_http::rate::Permit;
-use lb_http::{Owner, Rejection};
+use lb_http::{Rejection, RouteOwner};
 
 use super::external_auth::Granted;
-use super::reply::Reply;
-use crate::client::{Client, InFlight};
+use super::reply::OwnResponse;
+use crate::client::{ClientConnection, InFlight};
 use crate::metrics::CutOff;
 use crate::worker::Worker;
 
@@ -21,24 +21,27 @@ use crate::worker::Worker;
 pub(crate) fn limit_rate(
     worker: &Worker,
     client: &IpAddr,
-    owner: &Owner,
+    owner: &RouteOwner,
     limits: &RateLimits,
     now: Instant,
-) -> Result<Permit, Reply> {
+) -> Result<Permit, OwnResponse> {
     match worker.shared.rates.admit(*client, owner, limits, now) {
         Ok(permit) => Ok(permit),
         Err(retry) => {
-            let reply = Reply::from(Rejection::RateLimit);
+            let reply = OwnResponse::from(Rejection::RateLimit);
             Err(reply.with(RETRY_AFTER, HeaderValue::from(retry.seconds())))
         }
     }
 }
 
 /// A source that has too many requests at the same time takes memory and endpoints from others.
-pub(crate) fn count_request(client: &Rc<Client>, address: IpAddr) -> Result<InFlight, Reply> {
+pub(crate) fn count_request(
+    client: &Rc<ClientConnection>,
+    address: IpAddr,
+) -> Result<InFlight, OwnResponse> {
     client.count_request(address).ok_or_else(|| {
         client.worker.counters.cut_off.count(CutOff::RequestsPerSource);
-        let reply = Reply::from(Rejection::RequestsPerSource);
+        let reply = OwnResponse::from(Rejection::RequestsPerSource);
         reply.with(RETRY_AFTER, HeaderValue::from(1))
     })
 }
@@ -46,14 +49,14 @@ pub(crate) fn count_request(client: &Rc<Client>, address: IpAddr) -> Result<InFl
 pub(crate) async fn authenticate(
     worker: &Worker,
     client: IpAddr,
-    owner: &Owner,
+    owner: &RouteOwner,
     basic: &BasicAuth,
     headers: &HeaderMap,
-) -> Result<(), Reply> {
+) -> Result<(), OwnResponse> {
     let refused = || {
         let realm = basic.realm.replace(['"', '\\'], "");
         let challenge = HeaderValue::try_from(format!("Basic realm=\"{realm}\""));
-        let reply = Reply::from(Rejection::Password);
+        let reply = OwnResponse::from(Rejection::Password);
         let default = HeaderValue::from_static("Basic");
         reply.with(WWW_AUTHENTICATE, challenge.unwrap_or(default))
     };

@@ -21,11 +21,11 @@ use super::exchange;
 use super::http1::{Closed, HeadLimits, Http1Connection, UpgradedStream, UploadBody};
 use super::upgrade::ClientUpgrade;
 use crate::body::ClientBody;
-use crate::client::{Client, Order};
-use crate::io::Watched;
+use crate::client::{ClientConnection, Order};
+use crate::io::WatchedStream;
 use crate::limits::patience::Verdict;
 use crate::metrics::CutOff;
-use crate::tls::Protocol;
+use crate::tls::HttpVersion;
 use crate::upstream::Local;
 
 /// How long the rest of a connection may take to be written once nothing more is expected of it.
@@ -35,13 +35,13 @@ const FIRST_REQUEST: Duration = Duration::from_secs(1);
 /// An HTTP/2 client that does not answer a ping for this long is gone without having closed its connection.
 const PING_ANSWER: Duration = Duration::from_secs(20);
 
-pub(crate) async fn serve_connection(client: Rc<Client>, stream: Watched) {
+pub(crate) async fn serve_connection(client: Rc<ClientConnection>, stream: WatchedStream) {
     if client.worker.is_draining() {
         client.order(Order::Drain);
     }
     let requests = client.clone();
     match client.protocol {
-        Protocol::Http1 => {
+        HttpVersion::Http1 => {
             let limits = client.worker.limits();
             let limits = HeadLimits { octets: limits.head_bytes, headers: limits.headers };
             let serve = move |parts, body, upgraded: Option<_>| {
@@ -52,7 +52,7 @@ pub(crate) async fn serve_connection(client: Rc<Client>, stream: Watched) {
             let connection = Http1Connection::new(stream, limits, slots, serve);
             Box::pin(drive(&client, connection)).await;
         }
-        Protocol::Http2 => {
+        HttpVersion::Http2 => {
             // Hyper keeps room for a request's future while there is none: only a pointer.
             let service = service_fn(move |mut request: Request<Incoming>| {
                 let is_connect = request.method() == Method::CONNECT;
@@ -68,7 +68,7 @@ pub(crate) async fn serve_connection(client: Rc<Client>, stream: Watched) {
     }
 }
 
-fn http2(client: &Client) -> http2::Builder<Local> {
+fn http2(client: &ClientConnection) -> http2::Builder<Local> {
     let limits = client.worker.limits();
     let mut builder = http2::Builder::new(Local);
     builder
@@ -88,16 +88,16 @@ fn http2(client: &Client) -> http2::Builder<Local> {
 }
 
 /// What both kinds of connections can do.
-trait Connection {
+trait ServedConnection {
     fn poll_serve(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Closed>;
     fn close_gracefully(self: Pin<&mut Self>);
     /// When the first octets of an incomplete head came.
     fn head_since(&self) -> Option<Instant>;
 }
 
-impl<V, F, B> Connection for Http1Connection<Watched, V, F, B>
+impl<V, F, B> ServedConnection for Http1Connection<WatchedStream, V, F, B>
 where
-    V: FnMut(Parts, UploadBody, Option<UpgradedStream<Watched>>) -> F + Unpin,
+    V: FnMut(Parts, UploadBody, Option<UpgradedStream<WatchedStream>>) -> F + Unpin,
     F: Future<Output = Result<Response<B>, Infallible>>,
     B: Body<Data: Buf> + Unpin,
 {
@@ -114,7 +114,7 @@ where
     }
 }
 
-impl<S, E> Connection for http2::Connection<TokioIo<Watched>, S, E>
+impl<S, E> ServedConnection for http2::Connection<TokioIo<WatchedStream>, S, E>
 where
     Self: Future<Output = hyper::Result<()>>,
     S: hyper::service::HttpService<Incoming>,
@@ -141,12 +141,12 @@ where
 }
 
 /// How a connection ended.
-enum End {
+enum ConnectionEnd {
     Closed(Closed),
     CutOff(CutOff),
 }
 
-async fn drive(client: &Client, connection: impl Connection) {
+async fn drive(client: &ClientConnection, connection: impl ServedConnection) {
     let limits = client.worker.limits();
     let mut connection = pin!(connection);
     let mut timer = pin!(sleep(limits.head.min(limits.idle)));
@@ -155,7 +155,7 @@ async fn drive(client: &Client, connection: impl Connection) {
     let mut poll = |cx: &mut Context<'_>| {
         loop {
             match client.poll_order(cx.waker()) {
-                Some(Order::CutOff(reason)) => return Poll::Ready(End::CutOff(reason)),
+                Some(Order::CutOff(reason)) => return Poll::Ready(ConnectionEnd::CutOff(reason)),
                 Some(Order::Drain) if !is_draining => {
                     is_draining = true;
                     timer.as_mut().reset(tokio::time::Instant::now() + FIRST_REQUEST);
@@ -167,7 +167,7 @@ async fn drive(client: &Client, connection: impl Connection) {
                 connection.as_mut().close_gracefully();
             }
             if let Poll::Ready(result) = connection.as_mut().poll_serve(cx) {
-                return Poll::Ready(End::Closed(result));
+                return Poll::Ready(ConnectionEnd::Closed(result));
             }
             if is_draining && !is_closing && client.was_used() {
                 continue;
@@ -179,8 +179,10 @@ async fn drive(client: &Client, connection: impl Connection) {
             let (wait, closes) = match waiting.judge(limits, Instant::now()) {
                 _ if is_draining && !is_closing && !client.was_used() => (CLOSE, true),
                 Verdict::Patient(wait) => (wait, false),
-                Verdict::CutOff(reason) => return Poll::Ready(End::CutOff(reason)),
-                Verdict::Idle if is_closing => return Poll::Ready(End::Closed(Closed::Normally)),
+                Verdict::CutOff(reason) => return Poll::Ready(ConnectionEnd::CutOff(reason)),
+                Verdict::Idle if is_closing => {
+                    return Poll::Ready(ConnectionEnd::Closed(Closed::Normally));
+                }
                 Verdict::Idle => (CLOSE, true),
             };
             if closes {
@@ -191,10 +193,10 @@ async fn drive(client: &Client, connection: impl Connection) {
         }
     };
     match poll_fn(|cx| poll(cx)).await {
-        End::CutOff(reason) => client.worker.counters.cut_off.count(reason),
-        End::Closed(Closed::Malformed) => {
+        ConnectionEnd::CutOff(reason) => client.worker.counters.cut_off.count(reason),
+        ConnectionEnd::Closed(Closed::Malformed) => {
             client.worker.counters.cut_off.count(CutOff::Malformed);
         }
-        End::Closed(Closed::Normally) => {}
+        ConnectionEnd::Closed(Closed::Normally) => {}
     }
 }

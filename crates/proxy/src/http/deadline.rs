@@ -9,12 +9,12 @@ use lb_http::policy::Timeouts;
 use tokio::time::sleep_until;
 
 use super::outbound::Outbound;
-use crate::body::{Source, State};
-use crate::settings::Limits;
+use crate::body::{BodySource, BodyState};
+use crate::settings::ProxyLimits;
 use crate::upstream::{EndpointResponseBody, Lease, NoResponse, Sent};
 
 /// Why there is no response.
-pub(crate) enum NoHead {
+pub(crate) enum NoResponseHead {
     /// The connection failed.
     Failed(NoResponse),
     /// The endpoint took too long to take the request, or to respond.
@@ -27,11 +27,12 @@ pub(crate) enum NoHead {
 pub(crate) fn send_request<'a>(
     lease: &mut Lease,
     outbound: &Outbound<'_>,
-    source: &'a Rc<Source>,
+    source: &'a Rc<BodySource>,
     timeouts: &'a Timeouts,
-    limits: &'a Limits,
+    limits: &'a ProxyLimits,
     begun: Instant,
-) -> Option<impl Future<Output = Result<Response<EndpointResponseBody>, NoHead>> + use<'a>> {
+) -> Option<impl Future<Output = Result<Response<EndpointResponseBody>, NoResponseHead>> + use<'a>>
+{
     if let Some(gate) = source.gate()
         && lease.is_http2()
     {
@@ -45,11 +46,11 @@ pub(crate) fn send_request<'a>(
 
 async fn wait(
     send: impl Future<Output = Sent>,
-    source: &Source,
+    source: &BodySource,
     timeouts: &Timeouts,
-    limits: &Limits,
+    limits: &ProxyLimits,
     begun: Instant,
-) -> Result<Response<EndpointResponseBody>, NoHead> {
+) -> Result<Response<EndpointResponseBody>, NoResponseHead> {
     let gate = source.gate();
     let first = match gate {
         Some(gate) if !gate.is_open() => limits.expectation,
@@ -67,7 +68,7 @@ async fn wait(
         };
         tokio::select! {
             biased;
-            result = &mut send => return result.map_err(NoHead::Failed),
+            result = &mut send => return result.map_err(NoResponseHead::Failed),
             () = opened => {
                 is_gate_open = true;
                 source.open();
@@ -86,16 +87,18 @@ async fn wait(
 
 /// How much longer to wait for the side, client or endpoint, that the exchange waits for.
 fn judge(
-    source: &Source,
+    source: &BodySource,
     begun: Instant,
     timeouts: &Timeouts,
-    limits: &Limits,
+    limits: &ProxyLimits,
     now: Instant,
-) -> Result<Duration, NoHead> {
+) -> Result<Duration, NoResponseHead> {
     let (limit, over) = match source.state() {
-        State::WaitsForClient => (limits.body_stall, NoHead::ClientTimeout),
-        State::Whole | State::WaitsForEndpoint => (timeouts.send, NoHead::EndpointTimeout),
-        State::Done => (timeouts.read, NoHead::EndpointTimeout),
+        BodyState::WaitsForClient => (limits.body_stall, NoResponseHead::ClientTimeout),
+        BodyState::Whole | BodyState::WaitsForEndpoint => {
+            (timeouts.send, NoResponseHead::EndpointTimeout)
+        }
+        BodyState::Done => (timeouts.read, NoResponseHead::EndpointTimeout),
     };
     let passed = now.saturating_duration_since(source.since().max(begun));
     match limit.checked_sub(passed) {

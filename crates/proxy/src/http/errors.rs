@@ -6,15 +6,15 @@ use http::header::{ACCEPT, CONTENT_LENGTH, CONTENT_TYPE, EXPECT};
 use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use lb_http::policy::CustomErrors;
-use lb_http::{Action, Policy, Route};
+use lb_http::{Action, Route, RoutePolicy};
 
 use super::forward::{Choice, Got, forward_request};
 use super::outbound::Outbound;
-use super::record::Record;
-use crate::body::Source;
+use super::record::RequestRecord;
+use crate::body::BodySource;
 
 /// The facts about a request that are sent to the Service for error pages.
-pub(crate) struct Subject<'a> {
+pub(crate) struct ErrorPageRequest<'a> {
     pub outbound: Outbound<'a>,
     pub matched_uri: PathAndQuery,
 }
@@ -23,20 +23,20 @@ pub(crate) struct Subject<'a> {
 pub(crate) async fn fetch_error_page(
     errors: &CustomErrors,
     status: StatusCode,
-    subject: Subject<'_>,
+    subject: ErrorPageRequest<'_>,
     route: &Route,
-    record: &mut Record,
+    record: &mut RequestRecord,
 ) -> Option<Got> {
     let now = Instant::now();
     let worker = record.client.worker.clone();
     let endpoints = worker.endpoints(&errors.upstream, now)?;
-    let Subject { mut outbound, matched_uri } = subject;
+    let ErrorPageRequest { mut outbound, matched_uri } = subject;
     outbound.method = Method::GET;
     outbound.uri = PathAndQuery::from_static("/");
     outbound.upgrade = None;
     describe(&mut outbound.headers, status, &matched_uri, route);
-    let source = Source::empty(now);
-    let policy = Policy { timeouts: route.policy.timeouts, ..Policy::default() };
+    let source = BodySource::empty(now);
+    let policy = RoutePolicy { timeouts: route.policy.timeouts, ..RoutePolicy::default() };
     let tries = (record.endpoint, record.tries);
     let got = forward_request(&endpoints, &policy, &outbound, &source, Choice::default(), record);
     let got = got.await.ok();
@@ -67,9 +67,9 @@ fn describe(headers: &mut HeaderMap, status: StatusCode, uri: &PathAndQuery, rou
     }
 }
 
-impl<'a> Subject<'a> {
+impl<'a> ErrorPageRequest<'a> {
     /// Only if the policy may need it.
-    pub fn of(policy: &Policy, outbound: &Outbound<'a>, uri: &PathAndQuery) -> Option<Self> {
+    pub fn of(policy: &RoutePolicy, outbound: &Outbound<'a>, uri: &PathAndQuery) -> Option<Self> {
         policy.errors.as_ref()?;
         Some(Self { outbound: outbound.clone(), matched_uri: uri.clone() })
     }

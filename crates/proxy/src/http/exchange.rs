@@ -15,37 +15,37 @@ use lb_http::admission::{AdmittedRequest, RouteCheck, RoutedRequest, check_lengt
 use lb_http::affinity::{self, Token};
 use lb_http::balance::Affinity;
 use lb_http::compress::{self, Coding};
-use lb_http::hash_key::Subject as HashSubject;
-use lb_http::headers::{self, Peer, strip_response};
+use lb_http::hash_key::HashInput as HashSubject;
+use lb_http::headers::{self, ConnectionPeer, strip_response};
 use lb_http::policy::{AffinityCookie, Balance, Timeouts};
 use lb_http::request::{self, Target};
 use lb_http::respond::{self, Facts};
-use lb_http::{Policy, Rejection, Route};
+use lb_http::{Rejection, Route, RoutePolicy};
 
 use super::errors;
 use super::external_auth::{self, Granted, ask_auth_server};
 use super::forward::{Choice, Got, forward_request};
 use super::outbound::{Outbound, find_uris};
-use super::record::Record;
-use super::reply::Reply;
+use super::record::RequestRecord;
+use super::reply::OwnResponse;
 use super::response::{EndpointBody, ResponseBody};
 use super::upgrade::ClientUpgrade;
 use super::{access, extended_connect, gate, upgrade};
-use crate::body::{ClientBody, Source};
-use crate::client::Client;
-use crate::tls::Protocol;
+use crate::body::{BodySource, ClientBody};
+use crate::client::ClientConnection;
+use crate::tls::HttpVersion;
 
 /// Not an `async` function: what it gets would be in the future twice, and futures are copied as a whole.
 pub(crate) fn serve_request(
-    client: Rc<Client>,
+    client: Rc<ClientConnection>,
     mut parts: Parts,
     incoming: ClientBody,
     on_upgrade: Option<ClientUpgrade>,
 ) -> impl Future<Output = Result<Response<ResponseBody>, Infallible>> {
     let now = Instant::now();
     join_cookies(&mut parts.headers);
-    let mut record = Record::begin(&client, &parts, now);
-    let mut shared = Shared::default();
+    let mut record = RequestRecord::begin(&client, &parts, now);
+    let mut shared = ResponseContext::default();
     if on_upgrade.is_some() && extended_connect::is_websocket(&parts) {
         shared.is_extended_connect = true;
         extended_connect::translate_connect(&mut parts, client.worker.random_pair());
@@ -60,7 +60,7 @@ pub(crate) fn serve_request(
 
 /// What the response needs to know about the request.
 #[derive(Default)]
-struct Shared {
+struct ResponseContext {
     is_tls: bool,
     /// A WebSocket over HTTP/2.
     is_extended_connect: bool,
@@ -74,9 +74,9 @@ struct Shared {
     on_upgrade: Option<ClientUpgrade>,
 }
 
-impl Shared {
+impl ResponseContext {
     /// What the route adds to all responses.
-    fn complete(&self, record: &Record, headers: &mut HeaderMap) {
+    fn complete(&self, record: &RequestRecord, headers: &mut HeaderMap) {
         let Some(known) = &record.route else { return };
         let facts = Facts {
             client: record.address,
@@ -95,23 +95,26 @@ impl Shared {
 
 /// Everything until there is a response of an endpoint.
 async fn respond(
-    client: &Rc<Client>,
+    client: &Rc<ClientConnection>,
     parts: &mut Parts,
     incoming: ClientBody,
     on_upgrade: Option<ClientUpgrade>,
-    record: &mut Record,
-    shared: &mut Shared,
-) -> Result<Got, Reply> {
+    record: &mut RequestRecord,
+    shared: &mut ResponseContext,
+) -> Result<Got, OwnResponse> {
     let worker = &client.worker;
     let settings = &worker.shared.settings;
     let config = worker.config();
-    let limits = request::Limits { uri: settings.limits.uri_bytes };
+    let limits = request::RequestLimits { uri: settings.limits.uri_bytes };
     let check =
         if shared.is_extended_connect { request::check_websocket } else { request::check_request };
     let target = check(parts, &limits).map_err(Rejection::Malformed)?;
-    let peer =
-        Peer { address: client.source, is_tls: client.tls.is_some(), port: client.local.port() };
-    let identity = headers::Client::identify(&settings.forwarding, &peer, &parts.headers);
+    let peer = ConnectionPeer {
+        address: client.source,
+        is_tls: client.tls.is_some(),
+        port: client.local.port(),
+    };
+    let identity = headers::RequestClient::identify(&settings.forwarding, &peer, &parts.headers);
     record.address = identity.address;
     record.in_flight = Some(access::count_request(client, record.address)?);
     shared.is_tls = identity.is_tls;
@@ -176,7 +179,7 @@ async fn respond(
                 let (matched_uri, _) = find_uris(&target, parts, policy, rule.path)?;
                 let mut headers = parts.headers.clone();
                 describe(&mut headers);
-                let subject = external_auth::Subject {
+                let subject = external_auth::AuthRequest {
                     method: &parts.method,
                     host: host.as_ref(),
                     headers,
@@ -194,7 +197,7 @@ async fn respond(
     let (matched_uri, uri) = find_uris(&target, parts, policy, rule.path)?;
     let expects = parts.headers.contains_key(EXPECT) && parts.version == Version::HTTP_11;
     let upgrade = target.upgrade.cloned().filter(|_| on_upgrade.is_some());
-    let source = Source::new(incoming, &known.route.policy, most, expects, record.started);
+    let source = BodySource::new(incoming, &known.route.policy, most, expects, record.started);
     record.source = Some(source.clone());
     drop(target);
 
@@ -213,7 +216,7 @@ async fn respond(
         is_tls: upstream.protocol.uses_tls(),
     };
     shared.on_upgrade = on_upgrade.filter(|_| outbound.upgrade.is_some());
-    let subject = errors::Subject::of(policy, &outbound, &matched_uri).map(Box::new);
+    let subject = errors::ErrorPageRequest::of(policy, &outbound, &matched_uri).map(Box::new);
     let own = worker.endpoints_of(&known, record.started);
     let is_empty = own.as_ref().is_none_or(|own| !own.has_endpoints());
     let endpoints = match policy.fallback.as_ref().filter(|_| is_empty) {
@@ -250,11 +253,11 @@ fn join_cookies(headers: &mut HeaderMap) {
 
 /// Custom errors, if the policy has any.
 async fn replace_error(
-    got: Result<Got, Reply>,
-    subject: errors::Subject<'_>,
+    got: Result<Got, OwnResponse>,
+    subject: errors::ErrorPageRequest<'_>,
     route: &Route,
-    record: &mut Record,
-) -> Result<Got, Reply> {
+    record: &mut RequestRecord,
+) -> Result<Got, OwnResponse> {
     let Some(errors) = &route.policy.errors else { return got };
     let (status, closes) = match &got {
         Ok(got) => (got.response.status(), false),
@@ -277,8 +280,8 @@ async fn replace_error(
 fn choose(
     target: &Target<'_>,
     parts: &Parts,
-    policy: &Policy,
-    identity: &headers::Client,
+    policy: &RoutePolicy,
+    identity: &headers::RequestClient,
 ) -> Choice {
     let hash = match &policy.balance {
         Balance::LeastOfTwo => None,
@@ -297,7 +300,7 @@ fn choose(
     Choice { hash, affinity }
 }
 
-fn add_configured(client: &Client, policy: &Policy, headers: &mut HeaderMap) {
+fn add_configured(client: &ClientConnection, policy: &RoutePolicy, headers: &mut HeaderMap) {
     for (name, value) in client.tls.iter().flat_map(|tls| &tls.described) {
         headers.insert(name, value.clone());
     }
@@ -310,7 +313,7 @@ fn add_configured(client: &Client, policy: &Policy, headers: &mut HeaderMap) {
 }
 
 /// Turns an endpoint's response into the client's.
-fn deliver(got: Got, mut record: Record, shared: Shared) -> Response<ResponseBody> {
+fn deliver(got: Got, mut record: RequestRecord, shared: ResponseContext) -> Response<ResponseBody> {
     let Got { response, lease, guard, tried, token } = got;
     if let Some(source) = &record.source {
         source.end_expectation();
@@ -352,7 +355,7 @@ fn deliver(got: Got, mut record: Record, shared: Shared) -> Response<ResponseBod
         (Some(_), _) => {
             // A change of protocol that the client has not asked for, or before the endpoint had the request.
             drop(lease);
-            return answer(Rejection::EndpointProtocol.into(), record, &Shared::default());
+            return answer(Rejection::EndpointProtocol.into(), record, &ResponseContext::default());
         }
         (None, _) => {
             let length = incoming.size_hint().exact();
@@ -379,7 +382,7 @@ fn deliver(got: Got, mut record: Record, shared: Shared) -> Response<ResponseBod
 fn add_cookies(
     headers: &mut HeaderMap,
     cookie: Option<&AffinityCookie>,
-    shared: &Shared,
+    shared: &ResponseContext,
     served: Option<Token>,
     tried_it: bool,
 ) {
@@ -402,7 +405,11 @@ fn add_cookies(
 }
 
 /// A response of the proxy itself.
-fn answer(reply: Reply, mut record: Record, shared: &Shared) -> Response<ResponseBody> {
+fn answer(
+    reply: OwnResponse,
+    mut record: RequestRecord,
+    shared: &ResponseContext,
+) -> Response<ResponseBody> {
     let status = match reply.rejection.status() {
         // It would open a WebSocket.
         status if shared.is_extended_connect && status.is_success() => StatusCode::NOT_IMPLEMENTED,
@@ -411,7 +418,7 @@ fn answer(reply: Reply, mut record: Record, shared: &Shared) -> Response<Respons
     record.status = Some(status);
     record.reason = Some(reply.rejection.reason());
     record.abandon_body();
-    let is_http1 = record.client.protocol == Protocol::Http1;
+    let is_http1 = record.client.protocol == HttpVersion::Http1;
     let (mut headers, body) = reply.into_parts(status, is_http1);
     shared.complete(&record, &mut headers);
     if !body.is_empty() {

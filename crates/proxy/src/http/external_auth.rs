@@ -9,14 +9,14 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use lb_http::headers::strip_response;
 use lb_http::policy::ExternalAuth;
 use lb_http::respond::{Facts, redirect_to_sign_in};
-use lb_http::{Policy, Rejection};
+use lb_http::{Rejection, RoutePolicy};
 
 use super::discard::discard_body;
 use super::forward::{Choice, forward_request};
 use super::outbound::Outbound;
-use super::record::Record;
-use super::reply::Reply;
-use crate::body::Source;
+use super::record::RequestRecord;
+use super::reply::OwnResponse;
+use crate::body::BodySource;
 
 /// What the server adds: to the request, and to the response.
 #[derive(Debug, Default)]
@@ -26,7 +26,7 @@ pub(crate) struct Granted {
 }
 
 /// The facts about a request that are sent to the authentication server.
-pub(crate) struct Subject<'a> {
+pub(crate) struct AuthRequest<'a> {
     pub method: &'a Method,
     /// The client's.
     pub host: Option<&'a HeaderValue>,
@@ -40,16 +40,16 @@ pub(crate) struct Subject<'a> {
 
 pub(crate) async fn ask_auth_server(
     auth: &ExternalAuth,
-    mut subject: Subject<'_>,
-    record: &mut Record,
-) -> Result<Granted, Reply> {
+    mut subject: AuthRequest<'_>,
+    record: &mut RequestRecord,
+) -> Result<Granted, OwnResponse> {
     let now = Instant::now();
     let worker = record.client.worker.clone();
-    let unavailable = || Reply::from(Rejection::ExternalAuthFailed);
+    let unavailable = || OwnResponse::from(Rejection::ExternalAuthFailed);
     let endpoints = worker.endpoints(&auth.upstream, now).ok_or_else(unavailable)?;
-    let source = Source::empty(now);
+    let source = BodySource::empty(now);
     let before = (record.endpoint, record.tries);
-    let policy = Policy::default();
+    let policy = RoutePolicy::default();
     let outbound = request(auth, &mut subject);
     let got = forward_request(&endpoints, &policy, &outbound, &source, Choice::default(), record);
     let got = got.await;
@@ -71,10 +71,10 @@ pub(crate) async fn ask_auth_server(
             Some(url) => {
                 let (redirect, ()) = redirect_to_sign_in(url, subject.facts).into_parts();
                 let rejection = Rejection::SignIn(redirect.status);
-                Reply { rejection, headers: redirect.headers }
+                OwnResponse { rejection, headers: redirect.headers }
             }
             None => {
-                let mut reply = Reply::from(Rejection::ExternalAuth(parts.status));
+                let mut reply = OwnResponse::from(Rejection::ExternalAuth(parts.status));
                 if let Some(challenge) = parts.headers.get(WWW_AUTHENTICATE) {
                     reply = reply.with(WWW_AUTHENTICATE, challenge.clone());
                 }
@@ -101,7 +101,7 @@ fn chosen(auth: &ExternalAuth, headers: &HeaderMap) -> HeaderMap {
 }
 
 /// The server gets the request's headers, but for its body's, and where the request goes to.
-fn request(auth: &ExternalAuth, subject: &mut Subject<'_>) -> Outbound<'static> {
+fn request(auth: &ExternalAuth, subject: &mut AuthRequest<'_>) -> Outbound<'static> {
     let mut headers = std::mem::take(&mut subject.headers);
     for name in [CONTENT_LENGTH, CONTENT_TYPE, EXPECT] {
         headers.remove(name);

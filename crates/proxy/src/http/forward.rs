@@ -7,16 +7,16 @@ use std::time::Instant;
 use http::Response;
 use lb_http::affinity::Token;
 use lb_http::balance::{Affinity, Guard, Pick, RequestOutcome};
-use lb_http::proxy_protocol::Addresses;
+use lb_http::proxy_protocol::ProxiedAddresses;
 use lb_http::retry::{Failure, Progress, Retrying, may_retry};
-use lb_http::{Policy, Rejection};
+use lb_http::{Rejection, RoutePolicy};
 
-use super::deadline::{self, NoHead};
+use super::deadline::{self, NoResponseHead};
 use super::discard::discard_body;
 use super::outbound::Outbound;
-use super::record::Record;
-use super::reply::Reply;
-use crate::body::{BodyFailure, Source};
+use super::record::RequestRecord;
+use super::reply::OwnResponse;
+use crate::body::{BodyFailure, BodySource};
 use crate::metrics::{CutOff, UpstreamError};
 use crate::upstream::{EndpointResponseBody, Endpoints, Lease, NoResponse, Wanted};
 
@@ -55,12 +55,12 @@ enum Attempt {
 
 pub(crate) async fn forward_request(
     endpoints: &Rc<Endpoints>,
-    policy: &Policy,
+    policy: &RoutePolicy,
     outbound: &Outbound<'_>,
-    source: &Rc<Source>,
+    source: &Rc<BodySource>,
     choice: Choice,
-    record: &mut Record,
-) -> Result<Got, Reply> {
+    record: &mut RequestRecord,
+) -> Result<Got, OwnResponse> {
     if !endpoints.is_usable() {
         return Err(Rejection::EndpointTlsSettings.into());
     }
@@ -141,7 +141,7 @@ pub(crate) async fn forward_request(
             && (failed.failure == Failure::NotProcessed
                 || method.is_idempotent()
                 || policy.retry.non_idempotent);
-        let failed_reply = || Reply::from(rejection_of(failed.error));
+        let failed_reply = || OwnResponse::from(rejection_of(failed.error));
         if !(may || is_safe_stale) {
             return Err(failed_reply());
         }
@@ -161,7 +161,7 @@ pub(crate) async fn forward_request(
     }
 }
 
-fn progress(record: &Record, source: &Source, begun: Instant) -> Progress {
+fn progress(record: &RequestRecord, source: &BodySource, begun: Instant) -> Progress {
     Progress {
         tries: record.tries,
         elapsed: begun.elapsed(),
@@ -180,11 +180,11 @@ struct Try {
 
 async fn attempt(
     endpoints: &Rc<Endpoints>,
-    policy: &Policy,
+    policy: &RoutePolicy,
     outbound: &Outbound<'_>,
-    source: &Rc<Source>,
+    source: &Rc<BodySource>,
     which: &Try,
-    record: &Record,
+    record: &RequestRecord,
 ) -> Attempt {
     let worker = &record.client.worker;
     let limits = worker.limits();
@@ -207,24 +207,24 @@ async fn attempt(
     let Some(sent) = sent else { return Attempt::Refused(Rejection::Host) };
     match sent.await {
         Ok(response) => Attempt::Got(response, lease),
-        Err(NoHead::ClientTimeout) => {
+        Err(NoResponseHead::ClientTimeout) => {
             worker.counters.cut_off.count(CutOff::SlowBody);
             Attempt::Refused(Rejection::SlowBody)
         }
-        Err(NoHead::EndpointTimeout) => failed(UpstreamError::Timeout, Failure::Timeout),
-        Err(NoHead::Failed(why)) => judge(why, &lease, source),
+        Err(NoResponseHead::EndpointTimeout) => failed(UpstreamError::Timeout, Failure::Timeout),
+        Err(NoResponseHead::Failed(why)) => judge(why, &lease, source),
     }
 }
 
 /// The addresses of the client that the request comes from. Trusted proxies do not report its port.
-fn addresses(record: &Record) -> Addresses {
+fn addresses(record: &RequestRecord) -> ProxiedAddresses {
     let client = &record.client;
     let source = if record.address == client.source_ip() {
         client.source
     } else {
         SocketAddr::new(record.address, 0)
     };
-    Addresses { source, destination: client.local }
+    ProxiedAddresses { source, destination: client.local }
 }
 
 fn not_processed(error: UpstreamError) -> Attempt {
@@ -243,7 +243,7 @@ fn refused_body(failure: BodyFailure) -> Attempt {
 }
 
 /// What a failed connection says about the request.
-fn judge(why: NoResponse, lease: &Lease, source: &Source) -> Attempt {
+fn judge(why: NoResponse, lease: &Lease, source: &BodySource) -> Attempt {
     if let Some(failure) = source.failure() {
         return refused_body(failure);
     }

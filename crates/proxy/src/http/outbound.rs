@@ -8,9 +8,9 @@ use http::uri::{Authority, PathAndQuery, Scheme};
 use http::{HeaderMap, HeaderValue, Method, Request, Uri, Version};
 use lb_http::headers::ClientReport;
 use lb_http::request::Target;
-use lb_http::{Policy, Rejection, rewrite};
+use lb_http::{Rejection, RoutePolicy, rewrite};
 
-use crate::body::{RequestBody, Source};
+use crate::body::{BodySource, RequestBody};
 
 #[derive(Clone)]
 pub(crate) struct Outbound<'a> {
@@ -31,7 +31,7 @@ impl Outbound<'_> {
     pub(crate) fn http2_request(
         &self,
         address: std::net::SocketAddr,
-        source: &Rc<Source>,
+        source: &Rc<BodySource>,
     ) -> Option<Request<RequestBody>> {
         let authority = match &self.host {
             Some(host) => Authority::try_from(host.as_bytes()),
@@ -57,7 +57,7 @@ impl Outbound<'_> {
 pub(crate) fn find_uris(
     target: &Target<'_>,
     parts: &Parts,
-    policy: &Policy,
+    policy: &RoutePolicy,
     pattern: &lb_http::PathPattern,
 ) -> Result<(PathAndQuery, PathAndQuery), Rejection> {
     let matched = matched_uri(target, parts)?;
@@ -69,7 +69,7 @@ pub(crate) fn find_uris(
 fn forwarded_uri(
     target: &Target<'_>,
     matched: &PathAndQuery,
-    policy: &Policy,
+    policy: &RoutePolicy,
     pattern: &lb_http::PathPattern,
 ) -> Result<PathAndQuery, Rejection> {
     let Some(rewrite) = &policy.rewrite else { return Ok(matched.clone()) };

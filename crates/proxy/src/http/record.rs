@@ -13,14 +13,14 @@ use jiff::Timestamp;
 use lb_http::policy::AccessLog;
 use lb_http::rate::Permit;
 
-use crate::access_log::Entry;
-use crate::body::Source;
-use crate::client::{Client, InFlight};
+use crate::access_log::AccessLogEntry;
+use crate::body::BodySource;
+use crate::client::{ClientConnection, InFlight};
 use crate::metrics::{OwnerCounters, UpstreamError};
 use crate::routes::Known;
 
-pub(crate) struct Record {
-    pub client: Rc<Client>,
+pub(crate) struct RequestRecord {
+    pub client: Rc<ClientConnection>,
     pub address: IpAddr,
     pub started: Instant,
     pub route: Option<Rc<Known>>,
@@ -29,7 +29,7 @@ pub(crate) struct Record {
     pub endpoint: Option<SocketAddr>,
     pub tries: u32,
     pub reason: Option<&'static str>,
-    pub source: Option<Rc<Source>>,
+    pub source: Option<Rc<BodySource>>,
     pub sent: u64,
     /// Octets that the client sent after an upgrade.
     pub tunnelled: u64,
@@ -55,8 +55,8 @@ struct Logged {
 /// nginx's status for requests whose client has gone.
 const CLIENT_CLOSED: u16 = 499;
 
-impl Record {
-    pub fn begin(client: &Rc<Client>, parts: &Parts, now: Instant) -> Self {
+impl RequestRecord {
+    pub fn begin(client: &Rc<ClientConnection>, parts: &Parts, now: Instant) -> Self {
         client.begin_request();
         let worker = &client.worker;
         let header = |name| parts.headers.get(name).cloned();
@@ -130,7 +130,7 @@ impl Record {
             None if !self.is_complete => Some("client_closed"),
             reason => reason,
         };
-        self.client.worker.log(Entry {
+        self.client.worker.log(AccessLogEntry {
             time: Timestamp::now() - duration,
             client: self.address,
             peer: self.client.peer,
@@ -157,7 +157,7 @@ impl Record {
     }
 }
 
-impl Drop for Record {
+impl Drop for RequestRecord {
     fn drop(&mut self) {
         let now = Instant::now();
         if let Some(source) = &self.source {

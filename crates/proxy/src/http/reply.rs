@@ -8,24 +8,24 @@ use lb_http::admission::Rejected;
 
 /// A response without an endpoint.
 #[derive(Debug)]
-pub(crate) struct Reply {
+pub(crate) struct OwnResponse {
     pub rejection: Rejection,
     pub headers: HeaderMap,
 }
 
-impl From<Rejection> for Reply {
+impl From<Rejection> for OwnResponse {
     fn from(rejection: Rejection) -> Self {
         Self { rejection, headers: HeaderMap::new() }
     }
 }
 
-impl From<Rejected> for Reply {
+impl From<Rejected> for OwnResponse {
     fn from(Rejected { rejection, headers }: Rejected) -> Self {
         Self { rejection, headers }
     }
 }
 
-impl Reply {
+impl OwnResponse {
     pub fn with(mut self, name: HeaderName, value: HeaderValue) -> Self {
         self.headers.append(name, value);
         self

@@ -16,21 +16,21 @@ use tokio::task::yield_now;
 use tokio::time::{Sleep, sleep};
 
 use super::compress::Compressor;
-use super::record::Record;
+use super::record::RequestRecord;
 use crate::metrics::UpstreamError;
 use crate::outgoing::{Chunk, Reader};
 use crate::upstream::{EndpointResponseBody, Lease};
 
 /// Ends the request's record when it is dropped.
 pub(crate) struct ResponseBody {
-    kind: Kind,
+    kind: ResponseBodyKind,
     /// `None` in HTTP/1.
     reader: Option<Rc<Reader>>,
     /// `None`: the record ends with the tunnel that the connection becomes.
-    record: Option<Record>,
+    record: Option<RequestRecord>,
 }
 
-enum Kind {
+enum ResponseBodyKind {
     Own(Bytes),
     Endpoint(Box<EndpointBody>),
 }
@@ -230,20 +230,20 @@ impl EndpointBody {
 }
 
 impl ResponseBody {
-    pub fn own(body: Bytes, mut record: Record) -> Self {
+    pub fn own(body: Bytes, mut record: RequestRecord) -> Self {
         record.is_complete = body.is_empty();
         let reader = record.client.begin_response();
-        Self { kind: Kind::Own(body), reader, record: Some(record) }
+        Self { kind: ResponseBodyKind::Own(body), reader, record: Some(record) }
     }
 
-    pub(crate) fn of_endpoint(body: EndpointBody, mut record: Record) -> Self {
+    pub(crate) fn of_endpoint(body: EndpointBody, mut record: RequestRecord) -> Self {
         record.is_complete |= body.is_finished();
         let reader = record.client.begin_response();
-        Self { kind: Kind::Endpoint(Box::new(body)), reader, record: Some(record) }
+        Self { kind: ResponseBodyKind::Endpoint(Box::new(body)), reader, record: Some(record) }
     }
 
     pub fn none() -> Self {
-        Self { kind: Kind::Own(Bytes::new()), reader: None, record: None }
+        Self { kind: ResponseBodyKind::Own(Bytes::new()), reader: None, record: None }
     }
 }
 
@@ -253,15 +253,15 @@ impl ResponseBody {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         let body = match &mut self.kind {
-            Kind::Own(body) if body.is_empty() => return Poll::Ready(None),
-            Kind::Own(body) => {
+            ResponseBodyKind::Own(body) if body.is_empty() => return Poll::Ready(None),
+            ResponseBodyKind::Own(body) => {
                 let body = std::mem::take(body);
                 if let Some(record) = &mut self.record {
                     (record.sent, record.is_complete) = (body.len() as u64, true);
                 }
                 return Poll::Ready(Some(Ok(Frame::data(body))));
             }
-            Kind::Endpoint(body) => body,
+            ResponseBodyKind::Endpoint(body) => body,
         };
         let result = body.poll_compressed(cx);
         let Some(record) = &mut self.record else { return result };
@@ -306,16 +306,16 @@ impl Body for ResponseBody {
 
     fn is_end_stream(&self) -> bool {
         match &self.kind {
-            Kind::Own(body) => body.is_empty(),
-            Kind::Endpoint(body) => body.is_end(),
+            ResponseBodyKind::Own(body) => body.is_empty(),
+            ResponseBodyKind::Endpoint(body) => body.is_end(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match &self.kind {
-            Kind::Own(body) => SizeHint::with_exact(body.len() as u64),
-            Kind::Endpoint(body) if body.compressed.is_some() => SizeHint::default(),
-            Kind::Endpoint(body) => body.incoming.size_hint(),
+            ResponseBodyKind::Own(body) => SizeHint::with_exact(body.len() as u64),
+            ResponseBodyKind::Endpoint(body) if body.compressed.is_some() => SizeHint::default(),
+            ResponseBodyKind::Endpoint(body) => body.incoming.size_hint(),
         }
     }
 }

@@ -9,13 +9,13 @@ use lb_http::balance::Guard;
 
 use super::http1::UpgradedStream;
 
-use super::record::Record;
-use crate::io::{Prefixed, Stream, Watched};
-use crate::tunnel::{self, End};
+use super::record::RequestRecord;
+use crate::io::{Prefixed, ProxyStream, WatchedStream};
+use crate::tunnel::{self, TunnelEnd};
 
 /// The client's side, once its connection has left HTTP.
 pub(crate) enum ClientUpgrade {
-    Http1(UpgradedStream<Watched>),
+    Http1(UpgradedStream<WatchedStream>),
     Http2(OnUpgrade),
 }
 
@@ -23,10 +23,10 @@ pub(crate) enum ClientUpgrade {
 /// the tunnel.
 pub(crate) fn join_upgraded(
     client: ClientUpgrade,
-    endpoint: Prefixed<Stream>,
+    endpoint: Prefixed<ProxyStream>,
     idle: Duration,
     guard: Guard,
-    record: Record,
+    record: RequestRecord,
 ) {
     tokio::task::spawn_local(async move {
         // As a whole: its end is the end of the request.
@@ -45,9 +45,9 @@ pub(crate) fn join_upgraded(
         record.tunnelled = received;
         record.is_complete = true;
         record.reason = match end {
-            End::Closed => None,
-            End::Idle => Some("tunnel_idle"),
-            End::Failed => Some("tunnel_failed"),
+            TunnelEnd::Closed => None,
+            TunnelEnd::Idle => Some("tunnel_idle"),
+            TunnelEnd::Failed => Some("tunnel_failed"),
         };
     });
 }

@@ -4,11 +4,11 @@
 use std::time::{Duration, Instant};
 
 use crate::metrics::CutOff;
-use crate::settings::Limits;
+use crate::settings::ProxyLimits;
 
 /// What a connection waits for.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Waiting {
+pub(crate) struct ConnectionWait {
     /// There are requests that were received and whose responses have not been written.
     pub is_active: bool,
     /// When the last request ended, or the connection began.
@@ -33,8 +33,8 @@ pub(crate) enum Verdict {
 /// Shortest time until a connection is looked at again.
 const SHORTEST: Duration = Duration::from_millis(50);
 
-impl Waiting {
-    pub fn judge(&self, limits: &Limits, now: Instant) -> Verdict {
+impl ConnectionWait {
+    pub fn judge(&self, limits: &ProxyLimits, now: Instant) -> Verdict {
         // Most that may pass until the next look: what begins right after this one must be noticed in time.
         let mut next = limits.head.min(limits.reader_stall).min(limits.idle);
         let mut is_over = |since: Instant, limit: Duration| {
@@ -68,8 +68,8 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    fn waiting(start: Instant) -> Waiting {
-        Waiting {
+    fn waiting(start: Instant) -> ConnectionWait {
+        ConnectionWait {
             is_active: false,
             idle_since: start,
             was_used: true,
@@ -80,23 +80,24 @@ mod tests {
 
     #[test]
     fn a_connection_ends_when_its_client_waits_too_long() {
-        let limits = Limits::default();
+        let limits = ProxyLimits::default();
         let start = Instant::now();
-        let at = |waiting: Waiting, seconds| waiting.judge(&limits, start + SECOND * seconds);
+        let at =
+            |waiting: ConnectionWait, seconds| waiting.judge(&limits, start + SECOND * seconds);
 
         let idle = waiting(start);
         assert_eq!(at(idle, 74), Verdict::Patient(SECOND));
         assert_eq!(at(idle, 75), Verdict::Idle);
-        let unused = Waiting { was_used: false, ..idle };
+        let unused = ConnectionWait { was_used: false, ..idle };
         assert_eq!(at(unused, 10), Verdict::Idle);
-        let active = Waiting { is_active: true, ..idle };
+        let active = ConnectionWait { is_active: true, ..idle };
         assert_eq!(at(active, 1_000), Verdict::Patient(SECOND * 10));
 
-        let head = Waiting { head_since: Some(start + SECOND * 70), ..idle };
+        let head = ConnectionWait { head_since: Some(start + SECOND * 70), ..idle };
         assert_eq!(at(head, 79), Verdict::Patient(SECOND));
         assert_eq!(at(head, 80), Verdict::CutOff(CutOff::SlowHead));
 
-        let blocked = Waiting { blocked_since: Some(start), ..active };
+        let blocked = ConnectionWait { blocked_since: Some(start), ..active };
         assert_eq!(at(blocked, 59), Verdict::Patient(SECOND));
         assert_eq!(at(blocked, 60), Verdict::CutOff(CutOff::SlowReader));
     }

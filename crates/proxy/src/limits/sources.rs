@@ -12,14 +12,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use lb_limits::ClientNetwork;
 
 use crate::metrics::Refusal;
-use crate::settings::Limits;
+use crate::settings::ProxyLimits;
 
 #[derive(Debug)]
 pub(crate) struct Sources {
     connections: AtomicUsize,
     limits: Most,
     hasher: RandomState,
-    shards: [Mutex<HashMap<u64, Arc<Source>>>; SHARDS],
+    shards: [Mutex<HashMap<u64, Arc<SourceUsage>>>; SHARDS],
 }
 
 #[derive(Debug)]
@@ -38,7 +38,7 @@ const SHARDS: usize = 16;
 const LEAST_BUFFER: usize = (1 << 16) - 1;
 
 #[derive(Debug, Default)]
-struct Source {
+struct SourceUsage {
     connections: AtomicUsize,
     requests: AtomicUsize,
     /// Octets that were granted to its connections.
@@ -51,7 +51,7 @@ pub(crate) struct SourceRef {
     sources: Arc<Sources>,
     key: u64,
     /// `None` only while it is dropped.
-    source: Option<Arc<Source>>,
+    source: Option<Arc<SourceUsage>>,
 }
 
 /// A counted connection, until it is dropped.
@@ -64,7 +64,7 @@ pub(crate) struct Permit {
 }
 
 impl Sources {
-    pub fn new(limits: &Limits) -> Arc<Self> {
+    pub fn new(limits: &ProxyLimits) -> Arc<Self> {
         Arc::new(Self {
             connections: AtomicUsize::new(0),
             limits: Most {
@@ -96,7 +96,7 @@ impl Sources {
         SourceRef { sources: self.clone(), key, source: Some(source) }
     }
 
-    fn shard(&self, key: u64) -> MutexGuard<'_, HashMap<u64, Arc<Source>>> {
+    fn shard(&self, key: u64) -> MutexGuard<'_, HashMap<u64, Arc<SourceUsage>>> {
         // The lowest bits are the map's own.
         let shard = &self.shards[(key >> 48) as usize % SHARDS];
         shard.lock().unwrap_or_else(PoisonError::into_inner)
@@ -113,7 +113,7 @@ fn count(counter: &AtomicUsize, most: usize) -> bool {
 }
 
 impl SourceRef {
-    fn get(&self) -> &Source {
+    fn get(&self) -> &SourceUsage {
         // It is there until the reference is dropped.
         self.source.as_ref().expect("source was dropped")
     }
@@ -188,8 +188,8 @@ mod tests {
         text.parse().unwrap()
     }
 
-    fn limits(connections: usize, connections_per_source: usize) -> Limits {
-        Limits { connections, connections_per_source, ..Limits::default() }
+    fn limits(connections: usize, connections_per_source: usize) -> ProxyLimits {
+        ProxyLimits { connections, connections_per_source, ..ProxyLimits::default() }
     }
 
     #[test]
@@ -221,7 +221,8 @@ mod tests {
 
     #[test]
     fn requests_of_a_source_are_limited_with_and_without_its_connection() {
-        let sources = Sources::new(&Limits { requests_per_source: 2, ..Limits::default() });
+        let sources =
+            Sources::new(&ProxyLimits { requests_per_source: 2, ..ProxyLimits::default() });
         let mut permit = sources.admit().unwrap();
         permit.count_source(source("192.0.2.1")).unwrap();
         let own = permit.source().unwrap();
@@ -241,7 +242,7 @@ mod tests {
     #[test]
     fn what_a_source_buffers_is_bounded() {
         let (connection_buffer, source_buffer) = (1 << 20, 2 << 20);
-        let limits = Limits { connection_buffer, source_buffer, ..Limits::default() };
+        let limits = ProxyLimits { connection_buffer, source_buffer, ..ProxyLimits::default() };
         let sources = Sources::new(&limits);
         let permit = |text| {
             let mut permit = sources.admit().unwrap();

@@ -11,7 +11,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
-use lb_http::Owner;
+use lb_http::RouteOwner;
 use lb_limits::ClientNetwork;
 use tokio::sync::oneshot;
 
@@ -25,10 +25,10 @@ const NICENESS: i32 = 10;
 
 /// The verifications of the process.
 #[derive(Debug)]
-pub(crate) struct Verifications(Arc<Pool>);
+pub(crate) struct Verifications(Arc<VerificationThreads>);
 
 #[derive(Debug)]
-struct Pool {
+struct VerificationThreads {
     most_threads: usize,
     queue: Mutex<Queue>,
     changed: Condvar,
@@ -37,8 +37,8 @@ struct Pool {
 #[derive(Debug, Default)]
 struct Queue {
     /// Of each Ingress; the one whose turn is next comes first. None is empty.
-    waiting: VecDeque<(Owner, VecDeque<Job>)>,
-    running: Vec<(Owner, ClientNetwork)>,
+    waiting: VecDeque<(RouteOwner, VecDeque<Job>)>,
+    running: Vec<(RouteOwner, ClientNetwork)>,
     threads: usize,
     idle: usize,
     is_closed: bool,
@@ -65,7 +65,7 @@ impl Default for Verifications {
 impl Verifications {
     fn with_threads(most_threads: usize) -> Self {
         let (queue, changed) = (Mutex::default(), Condvar::new());
-        Self(Arc::new(Pool { most_threads, queue, changed }))
+        Self(Arc::new(VerificationThreads { most_threads, queue, changed }))
     }
 
     /// Verifies on another thread. `None`: there are too many already. It counts until it has ended, even if the
@@ -73,7 +73,7 @@ impl Verifications {
     pub fn run<T: Send + 'static>(
         &self,
         source: IpAddr,
-        owner: &Owner,
+        owner: &RouteOwner,
         verify: impl FnOnce() -> T + Send + 'static,
     ) -> Option<oneshot::Receiver<T>> {
         let (result, waits) = oneshot::channel();
@@ -114,7 +114,7 @@ impl Drop for Verifications {
     }
 }
 
-impl Pool {
+impl VerificationThreads {
     fn lock(&self) -> MutexGuard<'_, Queue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -147,7 +147,7 @@ impl Pool {
 
 impl Queue {
     /// Returns whether there was room.
-    fn add(&mut self, owner: &Owner, job: Job) -> bool {
+    fn add(&mut self, owner: &RouteOwner, job: Job) -> bool {
         let jobs = self.waiting.iter().flat_map(|(_, jobs)| jobs);
         let of_source = |source: &ClientNetwork| *source == job.source;
         let by_source = jobs.filter(|waiting| of_source(&waiting.source)).count()
@@ -170,7 +170,7 @@ impl Queue {
     }
 
     /// The Ingress then is the last one.
-    fn next(&mut self) -> Option<(Owner, Job)> {
+    fn next(&mut self) -> Option<(RouteOwner, Job)> {
         let running = &self.running;
         let may_run = |job: &Job| {
             let of_source = running.iter().filter(|(_, source)| *source == job.source);
@@ -187,7 +187,7 @@ impl Queue {
         Some((owner, job))
     }
 
-    fn end(&mut self, entry: &(Owner, ClientNetwork)) {
+    fn end(&mut self, entry: &(RouteOwner, ClientNetwork)) {
         if let Some(at) = self.running.iter().position(|running| running == entry) {
             self.running.swap_remove(at);
         }
@@ -202,8 +202,8 @@ mod tests {
 
     const ATTACKER: [u8; 4] = [192, 0, 2, 1];
 
-    fn owner(name: &str) -> Owner {
-        Owner { namespace: "shop".into(), name: name.into() }
+    fn owner(name: &str) -> RouteOwner {
+        RouteOwner { namespace: "shop".into(), name: name.into() }
     }
 
     /// Reports its name, and ends when it may.

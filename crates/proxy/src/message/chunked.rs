@@ -24,7 +24,7 @@ impl Default for TrailerLimits {
 
 #[derive(Debug, Default)]
 pub(crate) struct ChunkDecoder {
-    state: State,
+    state: ChunkState,
     limits: TrailerLimits,
     /// Of the current chunk, what is still to come.
     rest: u64,
@@ -34,7 +34,7 @@ pub(crate) struct ChunkDecoder {
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum State {
+enum ChunkState {
     /// Before the first digit of a size.
     #[default]
     Start,
@@ -70,18 +70,18 @@ impl ChunkDecoder {
     /// Takes what can be decoded from the beginning of what was received.
     pub fn decode(&mut self, input: &mut BytesMut) -> Result<Decoded, Malformed> {
         loop {
-            if self.state == State::Data && !input.is_empty() {
+            if self.state == ChunkState::Data && !input.is_empty() {
                 let count = input.len().min(usize::try_from(self.rest).unwrap_or(usize::MAX));
                 self.rest -= count as u64;
                 if self.rest == 0 {
-                    self.state = State::DataCr;
+                    self.state = ChunkState::DataCr;
                 }
                 return Ok(Decoded::Data(input.split_to(count).freeze()));
             }
             let Some(&octet) = input.first() else { return Ok(Decoded::Partial) };
             input.advance(1);
             self.step(octet)?;
-            if self.state == State::End {
+            if self.state == ChunkState::End {
                 return self.read_trailers().map(Decoded::End);
             }
         }
@@ -90,40 +90,42 @@ impl ChunkDecoder {
     /// One octet that is not data.
     fn step(&mut self, octet: u8) -> Result<(), Malformed> {
         self.state = match (self.state, octet) {
-            (State::Start | State::Size, b'0'..=b'9' | b'a'..=b'f' | b'A'..=b'F') => {
+            (ChunkState::Start | ChunkState::Size, b'0'..=b'9' | b'a'..=b'f' | b'A'..=b'F') => {
                 let digit = char::from(octet).to_digit(16).ok_or(Malformed)?;
                 let size = self.rest.checked_mul(16).ok_or(Malformed)?;
                 self.rest = size + u64::from(digit);
-                State::Size
+                ChunkState::Size
             }
-            (State::Size | State::SizeSpace, b'\t' | b' ') => State::SizeSpace,
-            (State::Size | State::SizeSpace, b';') => State::Extension,
-            (State::Size | State::SizeSpace | State::Extension, b'\r') => State::SizeLf,
-            (State::Extension, b'\n') => return Err(Malformed),
-            (State::Extension, _) => {
+            (ChunkState::Size | ChunkState::SizeSpace, b'\t' | b' ') => ChunkState::SizeSpace,
+            (ChunkState::Size | ChunkState::SizeSpace, b';') => ChunkState::Extension,
+            (ChunkState::Size | ChunkState::SizeSpace | ChunkState::Extension, b'\r') => {
+                ChunkState::SizeLf
+            }
+            (ChunkState::Extension, b'\n') => return Err(Malformed),
+            (ChunkState::Extension, _) => {
                 self.extension_octets += 1;
                 if self.extension_octets >= MOST_EXTENSION_OCTETS {
                     return Err(Malformed);
                 }
-                State::Extension
+                ChunkState::Extension
             }
-            (State::SizeLf, b'\n') if self.rest == 0 => State::Line,
-            (State::SizeLf, b'\n') => State::Data,
-            (State::DataCr, b'\r') => State::DataLf,
-            (State::DataLf, b'\n') => State::Start,
-            (State::Line, b'\r') => State::EndLf,
-            (State::EndLf, b'\n') => State::End,
-            (State::Line | State::Trailer, _) => {
+            (ChunkState::SizeLf, b'\n') if self.rest == 0 => ChunkState::Line,
+            (ChunkState::SizeLf, b'\n') => ChunkState::Data,
+            (ChunkState::DataCr, b'\r') => ChunkState::DataLf,
+            (ChunkState::DataLf, b'\n') => ChunkState::Start,
+            (ChunkState::Line, b'\r') => ChunkState::EndLf,
+            (ChunkState::EndLf, b'\n') => ChunkState::End,
+            (ChunkState::Line | ChunkState::Trailer, _) => {
                 self.trailers.push(octet);
                 if self.trailers.len() >= self.limits.octets {
                     return Err(Malformed);
                 }
-                if octet == b'\r' { State::TrailerLf } else { State::Trailer }
+                if octet == b'\r' { ChunkState::TrailerLf } else { ChunkState::Trailer }
             }
-            (State::TrailerLf, b'\n') if self.trailer_count < self.limits.count => {
+            (ChunkState::TrailerLf, b'\n') if self.trailer_count < self.limits.count => {
                 self.trailer_count += 1;
                 self.trailers.push(octet);
-                State::Line
+                ChunkState::Line
             }
             _ => return Err(Malformed),
         };

@@ -10,7 +10,9 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Unit;
 
 use super::owner::BUCKETS;
-use super::{Kind, Kinds, Listener, Metrics, OwnerCounters, UpstreamError, WorkerCounters, lock};
+use super::{
+    Kinds, LabelValue, Listener, Metrics, OwnerCounters, UpstreamError, WorkerCounters, lock,
+};
 
 /// Labels of the owners that have no series of their own, and of requests without a route.
 const OTHER: (&str, &str) = ("", "other");
@@ -48,7 +50,7 @@ fn sum(workers: &Workers, counter: impl Fn(&WorkerCounters) -> &AtomicU64) -> u6
     workers.iter().map(|worker| counter(worker).load(Ordering::Relaxed)).sum()
 }
 
-fn encode_kinds<K: Kind>(
+fn encode_kinds<K: LabelValue>(
     to: &mut DescriptorEncoder,
     workers: &Workers,
     name: &str,

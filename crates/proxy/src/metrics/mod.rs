@@ -8,17 +8,17 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use lb_http::Owner;
+use lb_http::RouteOwner;
 use prometheus_client::registry::Registry;
 
 pub(crate) use owner::OwnerCounters;
 
 /// A handle on the metrics of a proxy. Clones are of the same metrics.
 #[derive(Clone, Debug)]
-pub struct Metrics(Arc<Shared>);
+pub struct Metrics(Arc<MetricsRegistry>);
 
 #[derive(Debug)]
-struct Shared {
+struct MetricsRegistry {
     workers: Mutex<Vec<Arc<WorkerCounters>>>,
     most_owners: usize,
 }
@@ -34,7 +34,7 @@ pub(crate) struct WorkerCounters {
     pub buffered: AtomicU64,
     pub handshakes: Kinds<Handshake>,
     pub log_entries_dropped: AtomicU64,
-    owners: Mutex<HashMap<Owner, Arc<OwnerCounters>>>,
+    owners: Mutex<HashMap<RouteOwner, Arc<OwnerCounters>>>,
     /// Requests without a route, and those of owners beyond the limit.
     none: Arc<OwnerCounters>,
     other: Arc<OwnerCounters>,
@@ -42,7 +42,7 @@ pub(crate) struct WorkerCounters {
 }
 
 /// The value of a label.
-pub(crate) trait Kind: Copy + 'static {
+pub(crate) trait LabelValue: Copy + 'static {
     const ALL: &'static [(Self, &'static str)];
 
     fn index(self) -> usize;
@@ -56,7 +56,7 @@ macro_rules! kinds {
             $($kind,)*
         }
 
-        impl Kind for $name {
+        impl LabelValue for $name {
             const ALL: &'static [(Self, &'static str)] = &[$((Self::$kind, $label)),*];
 
             fn index(self) -> usize {
@@ -124,14 +124,14 @@ pub(crate) struct Kinds<K> {
     kind: std::marker::PhantomData<fn(K)>,
 }
 
-impl<K: Kind> Default for Kinds<K> {
+impl<K: LabelValue> Default for Kinds<K> {
     fn default() -> Self {
         let counts = K::ALL.iter().map(|_| AtomicU64::new(0)).collect();
         Self { counts, kind: std::marker::PhantomData }
     }
 }
 
-impl<K: Kind> Kinds<K> {
+impl<K: LabelValue> Kinds<K> {
     pub fn count(&self, kind: K) {
         increase_counter(&self.counts[kind.index()], 1);
     }
@@ -148,7 +148,7 @@ pub(crate) fn increase_counter(counter: &AtomicU64, amount: u64) {
 
 impl Metrics {
     pub(crate) fn new(most_owners: usize) -> Self {
-        Self(Arc::new(Shared { workers: Mutex::default(), most_owners }))
+        Self(Arc::new(MetricsRegistry { workers: Mutex::default(), most_owners }))
     }
 
     /// Adds the metrics to a registry. Their names have no prefix: that is the registry's.
@@ -181,7 +181,7 @@ impl Metrics {
 
 impl WorkerCounters {
     /// The counters of an owner's requests. The caller keeps them: this takes a lock.
-    pub fn owner(&self, owner: Option<&Owner>) -> Arc<OwnerCounters> {
+    pub fn owner(&self, owner: Option<&RouteOwner>) -> Arc<OwnerCounters> {
         let Some(owner) = owner else { return self.none.clone() };
         let mut owners = lock(&self.owners);
         if let Some(known) = owners.get(owner) {

@@ -4,8 +4,8 @@ use http::StatusCode;
 
 use super::*;
 
-fn owner(name: &str) -> Owner {
-    Owner { namespace: "default".into(), name: name.into() }
+fn owner(name: &str) -> RouteOwner {
+    RouteOwner { namespace: "default".into(), name: name.into() }
 }
 
 fn scrape(metrics: &Metrics) -> String {

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use lb_connections::AnyCertificate;
-use lb_http::upstream::{Protocol, UpstreamTls};
+use lb_http::upstream::{UpstreamProtocol, UpstreamTls};
 use rustls::client::WebPkiServerVerifier;
 use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject;
@@ -23,7 +23,7 @@ pub(crate) struct EndpointTls {
 impl EndpointTls {
     /// An error says what of the settings cannot be used. Then no connection is made: without TLS or verification,
     /// requests would reach an unintended server.
-    pub fn new(protocol: Protocol, tls: Option<&UpstreamTls>) -> Result<Self, String> {
+    pub fn new(protocol: UpstreamProtocol, tls: Option<&UpstreamTls>) -> Result<Self, String> {
         let default = UpstreamTls::default();
         let tls = tls.unwrap_or(&default);
         let provider = Arc::new(ring::default_provider());
@@ -60,7 +60,7 @@ impl EndpointTls {
         };
         config.enable_sni = tls.server_name.is_some();
         config.alpn_protocols = match protocol {
-            Protocol::Grpcs => vec![b"h2".to_vec()],
+            UpstreamProtocol::Grpcs => vec![b"h2".to_vec()],
             _ => vec![b"h2".to_vec(), b"http/1.1".to_vec()],
         };
         let name = tls.server_name.as_deref().map(|name| {

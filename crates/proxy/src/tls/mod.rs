@@ -22,7 +22,7 @@ pub(crate) struct ClientTls {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Protocol {
+pub(crate) enum HttpVersion {
     Http1,
     Http2,
 }

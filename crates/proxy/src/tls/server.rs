@@ -25,7 +25,7 @@ use tokio_rustls::server::TlsStream;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
 use super::tickets::Tickets;
-use super::{ClientTls, Protocol, distinguished_name};
+use super::{ClientTls, HttpVersion, distinguished_name};
 use crate::config::{ClientCertificates, Config, HostTls, Passthrough};
 use crate::io::Prefixed;
 use crate::metrics::Handshake;
@@ -43,7 +43,7 @@ pub(crate) enum Accepted {
     Terminated {
         stream: Box<TlsStream<Prefixed>>,
         tls: ClientTls,
-        protocol: Protocol,
+        protocol: HttpVersion,
     },
     Passthrough {
         host: Arc<Passthrough>,
@@ -152,8 +152,8 @@ impl Handshakes {
             .map_err(|_| Handshake::Failed)?;
         let (_, connection) = stream.get_ref();
         let protocol = match connection.alpn_protocol() {
-            Some(b"h2") => Protocol::Http2,
-            _ => Protocol::Http1,
+            Some(b"h2") => HttpVersion::Http2,
+            _ => HttpVersion::Http1,
         };
         let tls = client_tls(host, connection);
         Ok(Accepted::Terminated { stream: Box::new(stream), tls, protocol })

@@ -9,27 +9,27 @@ use std::ops::Deref;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use lb_http::balance::{Balancer, Settings};
+use lb_http::balance::{Balancer, BalancerSettings};
 use lb_http::{Upstream, UpstreamName};
 use tokio::sync::watch;
 
 use crate::config::Config;
 
 pub(crate) struct Balancers {
-    settings: Arc<Settings>,
+    settings: Arc<BalancerSettings>,
     /// The newest snapshot, whatever the workers have.
     newest: watch::Receiver<Arc<Config>>,
-    by_name: Mutex<HashMap<UpstreamName, Arc<Shared>>>,
+    by_name: Mutex<HashMap<UpstreamName, Arc<UpstreamBalancer>>>,
 }
 
 /// The balancer of one upstream.
-pub(crate) struct Shared {
+pub(crate) struct UpstreamBalancer {
     balancer: Balancer,
     /// What the balancer knows.
     current: Mutex<Arc<Upstream>>,
 }
 
-impl Deref for Shared {
+impl Deref for UpstreamBalancer {
     type Target = Balancer;
 
     fn deref(&self) -> &Balancer {
@@ -38,16 +38,21 @@ impl Deref for Shared {
 }
 
 impl Balancers {
-    pub fn new(settings: Settings, newest: watch::Receiver<Arc<Config>>) -> Self {
+    pub fn new(settings: BalancerSettings, newest: watch::Receiver<Arc<Config>>) -> Self {
         Self { settings: Arc::new(settings), newest, by_name: Mutex::default() }
     }
 
     /// The balancer of an upstream that the worker uses for the first time.
-    pub fn get(&self, name: &UpstreamName, upstream: &Arc<Upstream>, now: Instant) -> Arc<Shared> {
+    pub fn get(
+        &self,
+        name: &UpstreamName,
+        upstream: &Arc<Upstream>,
+        now: Instant,
+    ) -> Arc<UpstreamBalancer> {
         let mut by_name = lock(&self.by_name);
         let shared = by_name.entry(name.clone()).or_insert_with(|| {
             let balancer = Balancer::new(self.settings.clone(), upstream, now);
-            Arc::new(Shared { balancer, current: Mutex::new(upstream.clone()) })
+            Arc::new(UpstreamBalancer { balancer, current: Mutex::new(upstream.clone()) })
         });
         let shared = shared.clone();
         drop(by_name);
@@ -56,7 +61,7 @@ impl Balancers {
     }
 
     /// Brings it up to date, if no other worker has. What is known about endpoints that stay is kept.
-    pub fn update(&self, name: &UpstreamName, shared: &Shared, now: Instant) {
+    pub fn update(&self, name: &UpstreamName, shared: &UpstreamBalancer, now: Instant) {
         let mut current = lock(&shared.current);
         // With the lock held, so that an older snapshot cannot follow a newer one.
         let newest = self.newest.borrow().upstreams.get(name).cloned();
@@ -83,13 +88,13 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 mod tests {
     use std::net::SocketAddr;
 
-    use lb_http::Endpoint;
-    use lb_http::upstream::Protocol;
+    use lb_http::UpstreamEndpoint;
+    use lb_http::upstream::UpstreamProtocol;
 
     use super::*;
 
     fn config(name: &UpstreamName, ports: &[u16]) -> Arc<Config> {
-        let endpoints = ports.iter().map(|port| Endpoint {
+        let endpoints = ports.iter().map(|port| UpstreamEndpoint {
             address: SocketAddr::from(([10, 0, 0, 1], *port)),
             is_local: false,
         });
@@ -105,13 +110,13 @@ mod tests {
             namespace: "default".into(),
             service: "web".into(),
             port: "80".into(),
-            protocol: Protocol::Http1,
+            protocol: UpstreamProtocol::Http1,
             tls: None,
         };
         let now = Instant::now();
         let old = config(&name, &[1, 2]);
         let (sender, newest) = watch::channel(old.clone());
-        let balancers = Balancers::new(Settings::default(), newest);
+        let balancers = Balancers::new(BalancerSettings::default(), newest);
         let first = balancers.get(&name, &old.upstreams[&name], now);
         let ports = || -> Vec<u16> {
             first.statuses(now).iter().map(|status| status.address.port()).collect()

@@ -3,13 +3,13 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use lb_http::upstream::Protocol;
+use lb_http::upstream::UpstreamProtocol;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
-use crate::io::{Prefixed, Stream};
+use crate::io::{Prefixed, ProxyStream};
 use crate::metrics::UpstreamError;
 use crate::tls::client::EndpointTls;
 
@@ -26,19 +26,19 @@ pub(crate) struct Wanted<'a> {
 
 /// A stream on which requests can be sent, and whether it speaks HTTP/2.
 pub(crate) struct Connected {
-    pub stream: Stream,
+    pub stream: ProxyStream,
     pub is_http2: bool,
 }
 
 /// Connects, and completes the TLS handshake, within `limit` each.
 pub(crate) async fn connect_endpoint(
     address: SocketAddr,
-    protocol: Protocol,
+    protocol: UpstreamProtocol,
     tls: Option<&EndpointTls>,
     limit: Duration,
     wanted: &Wanted<'_>,
 ) -> Result<Connected, UpstreamError> {
-    if wanted.for_http1 && matches!(protocol, Protocol::H2c | Protocol::Grpcs) {
+    if wanted.for_http1 && matches!(protocol, UpstreamProtocol::H2c | UpstreamProtocol::Grpcs) {
         return Err(UpstreamError::Protocol);
     }
     let mut tcp = connect_tcp(address, limit).await?;
@@ -46,8 +46,8 @@ pub(crate) async fn connect_endpoint(
         tcp.write_all(preamble).await.map_err(|_| UpstreamError::Connect)?;
     }
     let Some(tls) = tls else {
-        let is_http2 = protocol == Protocol::H2c;
-        return Ok(Connected { stream: Stream::Tcp(Prefixed::from(tcp)), is_http2 });
+        let is_http2 = protocol == UpstreamProtocol::H2c;
+        return Ok(Connected { stream: ProxyStream::Tcp(Prefixed::from(tcp)), is_http2 });
     };
     let connector = TlsConnector::from(tls.config.clone());
     let name = tls.name(address.ip());
@@ -62,10 +62,10 @@ pub(crate) async fn connect_endpoint(
             UpstreamError::Tls
         })?;
     let is_http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
-    if protocol == Protocol::Grpcs && !is_http2 {
+    if protocol == UpstreamProtocol::Grpcs && !is_http2 {
         return Err(UpstreamError::Protocol);
     }
-    Ok(Connected { stream: Stream::Client(Box::new(stream)), is_http2 })
+    Ok(Connected { stream: ProxyStream::Client(Box::new(stream)), is_http2 })
 }
 
 pub(crate) async fn connect_tcp(

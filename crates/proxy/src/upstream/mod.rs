@@ -15,13 +15,13 @@ use std::time::{Duration, Instant};
 use lb_http::{Upstream, UpstreamName};
 
 use crate::config::Config;
-use crate::settings::Limits;
+use crate::settings::ProxyLimits;
 use crate::tls::client::EndpointTls;
 
-pub(crate) use balancers::{Balancers, Shared};
+pub(crate) use balancers::{Balancers, UpstreamBalancer};
 pub(crate) use connect::{Wanted, connect_tcp};
 pub(crate) use http1::NoResponse;
-pub(crate) use pool::{EndpointResponseBody, Lease, Local, Pool, Sent};
+pub(crate) use pool::{ConnectionPool, EndpointResponseBody, Lease, Local, Sent};
 
 /// The upstreams that this worker has used lately.
 #[derive(Default)]
@@ -32,13 +32,13 @@ pub(crate) struct Upstreams {
 
 /// The endpoints of one upstream.
 pub(crate) struct Endpoints {
-    pub balancer: Arc<Shared>,
+    pub balancer: Arc<UpstreamBalancer>,
     name: UpstreamName,
     /// As of this worker's snapshot.
     current: RefCell<Arc<Upstream>>,
     /// `Err`: what of the settings of TLS cannot be used.
     tls: Result<Option<Rc<EndpointTls>>, String>,
-    pools: RefCell<HashMap<SocketAddr, Rc<Pool>>>,
+    pools: RefCell<HashMap<SocketAddr, Rc<ConnectionPool>>>,
     used: Cell<Instant>,
 }
 
@@ -72,7 +72,7 @@ impl Upstreams {
         &self,
         config: &Config,
         balancers: &Balancers,
-        limits: &Limits,
+        limits: &ProxyLimits,
         now: Instant,
     ) {
         if self.tended.get().is_some_and(|at| now.saturating_duration_since(at) < TEND) {
@@ -158,16 +158,16 @@ impl Endpoints {
         });
     }
 
-    pub fn pool(&self, address: SocketAddr) -> Rc<Pool> {
+    pub fn pool(&self, address: SocketAddr) -> Rc<ConnectionPool> {
         let mut pools = self.pools.borrow_mut();
         let pool = pools.entry(address).or_insert_with(|| {
             let tls = self.tls.as_ref().ok().cloned().flatten();
-            Pool::new(address, self.name.protocol, tls)
+            ConnectionPool::new(address, self.name.protocol, tls)
         });
         pool.clone()
     }
 
-    fn tend(&self, limits: &Limits, now: Instant) {
+    fn tend(&self, limits: &ProxyLimits, now: Instant) {
         for pool in self.pools.borrow().values() {
             pool.tend(limits, now);
         }

@@ -18,27 +18,27 @@ use hyper::body::Incoming;
 use hyper::client::conn::{TrySendError, http2};
 use hyper::rt::Executor;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use lb_http::upstream::Protocol;
+use lb_http::upstream::UpstreamProtocol;
 use pin_project_lite::pin_project;
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
 use super::connect::{Connected, Wanted, connect_endpoint};
-use super::http1::{Http1, NoResponse, ReceivedBody, RequestHead};
-use crate::body::{RequestBody, Source};
+use super::http1::{Http1, NoResponse, ReceivedBody, UpstreamRequestHead};
+use crate::body::{BodySource, RequestBody};
 use crate::http::outbound::Outbound;
 use crate::incoming::IncomingBody;
-use crate::io::{Prefixed, Watched};
+use crate::io::{Prefixed, WatchedStream};
 use crate::metrics::UpstreamError;
-use crate::settings::Limits;
+use crate::settings::ProxyLimits;
 use crate::tls::client::EndpointTls;
 
 /// For the rest of a request after its response has ended.
 const SEND_REST_LIMIT: Duration = Duration::from_secs(60);
 
-pub(crate) struct Pool {
+pub(crate) struct ConnectionPool {
     address: SocketAddr,
-    protocol: Protocol,
+    protocol: UpstreamProtocol,
     tls: Option<Rc<EndpointTls>>,
     /// The one that was used last is used first, so that others become old.
     idle: RefCell<Vec<Idle>>,
@@ -74,7 +74,7 @@ pub(crate) type EndpointResponseBody = IncomingBody<ReceivedBody>;
 
 impl EndpointResponseBody {
     /// The connection after the endpoint's 101, once.
-    pub(crate) fn take_upgraded(&self) -> Option<Prefixed<crate::io::Stream>> {
+    pub(crate) fn take_upgraded(&self) -> Option<Prefixed<crate::io::ProxyStream>> {
         match self {
             Self::Http1(body) => body.take_upgraded(),
             Self::Http2(_) => None,
@@ -89,7 +89,7 @@ pin_project! {
     /// A request that was given to a connection. Not an `async` function: that would hold the request twice.
     #[project = SendingProjection]
     enum Sending<F> {
-        Http1 { connection: Rc<Http1>, source: Rc<Source> },
+        Http1 { connection: Rc<Http1>, source: Rc<BodySource> },
         Http2 { #[pin] response: F },
     }
 }
@@ -143,8 +143,8 @@ fn is_unprocessed(error: &hyper::Error) -> bool {
 
 /// A connection for one request.
 pub(crate) struct Lease {
-    pool: Rc<Pool>,
-    kind: Kind,
+    pool: Rc<ConnectionPool>,
+    kind: LeasedConnection,
     /// The connection served a request before, so the endpoint may be about to close it.
     pub is_reused: bool,
     /// The connection was there when it was needed.
@@ -153,15 +153,15 @@ pub(crate) struct Lease {
     most_before_response: u64,
 }
 
-enum Kind {
+enum LeasedConnection {
     Http1 { connection: Option<Rc<Http1>>, read_before: u64 },
-    Http2(Stream),
+    Http2(LeasedStream),
 }
 
 /// One stream of a connection, for the life of the lease.
-struct Stream(Rc<Multiplexed>);
+struct LeasedStream(Rc<Multiplexed>);
 
-impl Stream {
+impl LeasedStream {
     fn begin(connection: &Rc<Multiplexed>) -> Self {
         connection.streams.set(connection.streams.get() + 1);
         Self(connection.clone())
@@ -169,14 +169,14 @@ impl Stream {
 }
 
 impl Multiplexed {
-    fn is_free(&self, limits: &Limits) -> bool {
+    fn is_free(&self, limits: &ProxyLimits) -> bool {
         // Even an endpoint that takes no request now may take one later.
         let most = self.most.get().max(1).min(limits.upstream_streams);
         self.streams.get() < most
     }
 }
 
-impl Drop for Stream {
+impl Drop for LeasedStream {
     fn drop(&mut self) {
         self.0.streams.set(self.0.streams.get() - 1);
         self.0.idle_since.set(Instant::now());
@@ -195,9 +195,13 @@ impl<F: Future + 'static> Executor<F> for Local {
     }
 }
 
-impl Pool {
-    pub fn new(address: SocketAddr, protocol: Protocol, tls: Option<Rc<EndpointTls>>) -> Rc<Self> {
-        let is_http2 = matches!(protocol, Protocol::H2c | Protocol::Grpcs);
+impl ConnectionPool {
+    pub fn new(
+        address: SocketAddr,
+        protocol: UpstreamProtocol,
+        tls: Option<Rc<EndpointTls>>,
+    ) -> Rc<Self> {
+        let is_http2 = matches!(protocol, UpstreamProtocol::H2c | UpstreamProtocol::Grpcs);
         Rc::new(Self {
             address,
             protocol,
@@ -216,7 +220,7 @@ impl Pool {
     /// A connection that is ready for a request.
     pub async fn lease(
         self: &Rc<Self>,
-        limits: &Limits,
+        limits: &ProxyLimits,
         connect_limit: Duration,
         wanted: &Wanted<'_>,
     ) -> Result<Lease, UpstreamError> {
@@ -250,7 +254,7 @@ impl Pool {
         }
     }
 
-    fn take_open(&self, limits: &Limits) -> Option<Kind> {
+    fn take_open(&self, limits: &ProxyLimits) -> Option<LeasedConnection> {
         {
             let mut multiplexed = self.multiplexed.borrow_mut();
             multiplexed.retain(|connection| !connection.sender.is_closed());
@@ -261,14 +265,14 @@ impl Pool {
                 is_full.then(|| multiplexed.iter().min_by_key(|c| c.streams.get())).flatten()
             });
             if let Some(connection) = free {
-                return Some(Kind::Http2(Stream::begin(connection)));
+                return Some(LeasedConnection::Http2(LeasedStream::begin(connection)));
             }
         }
         let mut idle = self.idle.borrow_mut();
         while let Some(Idle { connection, .. }) = idle.pop() {
             if connection.poll_unusable(&mut Context::from_waker(Waker::noop())).is_pending() {
                 let read_before = connection.read();
-                return Some(Kind::Http1 { connection: Some(connection), read_before });
+                return Some(LeasedConnection::Http1 { connection: Some(connection), read_before });
             }
         }
         None
@@ -276,7 +280,7 @@ impl Pool {
 
     async fn open(
         self: &Rc<Self>,
-        limits: &Limits,
+        limits: &ProxyLimits,
         connect_limit: Duration,
         wanted: &Wanted<'_>,
     ) -> Result<Lease, UpstreamError> {
@@ -293,7 +297,7 @@ impl Pool {
             self.is_http2.set(is_http2);
         }
         let kind = if is_http2 {
-            let watched = Watched::new(stream);
+            let watched = WatchedStream::new(stream);
             let progress = watched.progress.clone();
             let mut builder = http2::Builder::new(Local);
             builder
@@ -335,10 +339,10 @@ impl Pool {
                 self.multiplexed.borrow_mut().push(multiplexed.clone());
                 self.opened.set(self.opened.get() + 1);
             }
-            Kind::Http2(Stream::begin(&multiplexed))
+            LeasedConnection::Http2(LeasedStream::begin(&multiplexed))
         } else {
             let connection = Http1::new(stream, limits.response_head_bytes);
-            Kind::Http1 { connection: Some(connection), read_before: 0 }
+            LeasedConnection::Http1 { connection: Some(connection), read_before: 0 }
         };
         let most_idle = if wanted.preamble.is_some() { 0 } else { limits.idle_upstreams };
         let most_before_response = limits.interim_bytes;
@@ -348,7 +352,7 @@ impl Pool {
     }
 
     /// Closes connections that were not used for long, and those that the endpoint closed.
-    pub(crate) fn tend(&self, limits: &Limits, now: Instant) {
+    pub(crate) fn tend(&self, limits: &ProxyLimits, now: Instant) {
         let is_old = |since: Instant| now.saturating_duration_since(since) >= limits.upstream_idle;
         self.idle.borrow_mut().retain(|idle| !is_old(idle.since));
         self.multiplexed.borrow_mut().retain(|connection| {
@@ -396,17 +400,17 @@ impl Pool {
 }
 
 /// Enough for all streams at once.
-fn connection_window(limits: &Limits) -> u32 {
+fn connection_window(limits: &ProxyLimits) -> u32 {
     let streams = u32::try_from(limits.upstream_streams).unwrap_or(u32::MAX);
     // The largest window of HTTP/2.
     limits.upstream_window.saturating_mul(streams).min((1 << 31) - 1)
 }
 
 /// Others wait meanwhile, and look again afterwards, however it ended.
-struct Connecting<'p>(&'p Pool);
+struct Connecting<'p>(&'p ConnectionPool);
 
 impl<'p> Connecting<'p> {
-    fn begin(pool: &'p Pool) -> Self {
+    fn begin(pool: &'p ConnectionPool) -> Self {
         pool.is_connecting.set(true);
         Self(pool)
     }
@@ -419,7 +423,7 @@ impl Drop for Connecting<'_> {
     }
 }
 
-impl Drop for Pool {
+impl Drop for ConnectionPool {
     fn drop(&mut self) {
         if let Some(watcher) = self.idle_watcher.take() {
             watcher.wake();
@@ -429,7 +433,7 @@ impl Drop for Pool {
 
 impl Lease {
     pub fn is_http2(&self) -> bool {
-        matches!(self.kind, Kind::Http2(_))
+        matches!(self.kind, LeasedConnection::Http2(_))
     }
 
     /// Sends a request, and resolves to the head of its response. The source gets interim responses of HTTP/1.1.
@@ -437,15 +441,15 @@ impl Lease {
     pub fn send(
         &mut self,
         outbound: &Outbound<'_>,
-        source: &Rc<Source>,
+        source: &Rc<BodySource>,
     ) -> Option<impl Future<Output = Sent> + use<>> {
         Some(match &mut self.kind {
-            Kind::Http1 { connection, .. } => {
+            LeasedConnection::Http1 { connection, .. } => {
                 // It is there until the lease ends.
                 let connection = connection.as_ref().expect("lease has ended").clone();
                 let address = outbound.host.is_none().then(|| self.pool.address.to_string());
                 let host = outbound.host.as_ref().map(HeaderValue::as_bytes);
-                let head = RequestHead {
+                let head = UpstreamRequestHead {
                     method: &outbound.method,
                     target: &outbound.uri,
                     host: host.or(address.as_deref().map(str::as_bytes)).unwrap_or_default(),
@@ -457,7 +461,7 @@ impl Lease {
                 connection.begin_request(&head, body, self.most_before_response);
                 Sending::Http1 { connection, source: source.clone() }
             }
-            Kind::Http2(stream) => {
+            LeasedConnection::Http2(stream) => {
                 let request = outbound.http2_request(self.pool.address, source)?;
                 let mut sender = stream.0.sender.clone();
                 Sending::Http2 { response: sender.try_send_request(request) }
@@ -468,16 +472,16 @@ impl Lease {
     /// Whether the endpoint sent anything since the lease began.
     pub(crate) fn has_received(&self) -> bool {
         match &self.kind {
-            Kind::Http1 { connection, read_before } => {
+            LeasedConnection::Http1 { connection, read_before } => {
                 connection.as_ref().is_some_and(|connection| connection.read() != *read_before)
             }
-            Kind::Http2(_) => false,
+            LeasedConnection::Http2(_) => false,
         }
     }
 
     /// The response was received to its end: the connection may serve another request.
     pub fn finish(mut self) {
-        let Kind::Http1 { connection, .. } = &mut self.kind else { return };
+        let LeasedConnection::Http1 { connection, .. } = &mut self.kind else { return };
         let Some(connection) = connection.take() else { return };
         let (pool, most_idle) = (self.pool.clone(), self.most_idle);
         if connection.is_sending() {
@@ -494,7 +498,7 @@ impl Lease {
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        if let Kind::Http1 { connection: Some(connection), .. } = &self.kind {
+        if let LeasedConnection::Http1 { connection: Some(connection), .. } = &self.kind {
             connection.close();
         }
     }
@@ -510,7 +514,7 @@ mod tests {
     use tokio::task::LocalSet;
 
     use super::*;
-    use crate::io::{Prefixed, Stream};
+    use crate::io::{Prefixed, ProxyStream};
 
     fn run(test: impl Future<Output = ()>) {
         let mut builder = tokio::runtime::Builder::new_current_thread();
@@ -526,7 +530,7 @@ mod tests {
         let (mut endpoint, _) = listener.accept().unwrap();
         endpoint.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n").unwrap();
         let value = HeaderValue::from_bytes(&vec![b'x'; size]).unwrap();
-        let head = RequestHead {
+        let head = UpstreamRequestHead {
             method: &http::Method::GET,
             target: &"/".parse().unwrap(),
             host: b"a.test",
@@ -534,15 +538,15 @@ mod tests {
             headers: &HeaderMap::from_iter([(http::header::COOKIE, value)]),
             report: None,
         };
-        let connection = Http1::new(Stream::Tcp(Prefixed::from(tcp)), 64 << 10);
+        let connection = Http1::new(ProxyStream::Tcp(Prefixed::from(tcp)), 64 << 10);
         connection.begin_request(&head, RequestBody::Empty, u64::MAX);
-        let source = Source::empty(Instant::now());
+        let source = BodySource::empty(Instant::now());
         let sending: Sending<std::future::Pending<SentByHyper>> =
             Sending::Http1 { connection: connection.clone(), source };
         assert!(sending.await.is_ok());
         let lease = Lease {
-            pool: Pool::new(address, Protocol::Http1, None),
-            kind: Kind::Http1 { connection: Some(connection.clone()), read_before: 0 },
+            pool: ConnectionPool::new(address, UpstreamProtocol::Http1, None),
+            kind: LeasedConnection::Http1 { connection: Some(connection.clone()), read_before: 0 },
             is_reused: false,
             is_immediate: false,
             most_idle: 0,

@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::sync::Arc;
 use std::time::Duration;
 
-use lb_http::Policy;
+use lb_http::RoutePolicy;
 use lb_http::auth::Users;
 use lb_http::policy::{BasicAuth, TlsRedirect};
 
@@ -92,8 +92,8 @@ fn a_refused_body_that_is_there_as_a_whole_ends_no_connection() {
 fn a_client_that_reads_only_after_it_has_sent_all_gets_the_refusal() {
     let (users, _) = Users::parse("ann:{SHA}W6ph5Mm5Pz8GgiULbPgzG37mj9g=");
     let basic = BasicAuth { realm: "r".into(), users: Some(Arc::new(users)) };
-    let password = Policy { basic_auth: Some(basic), ..Policy::default() };
-    let small = Policy { max_body: Some(10), ..Policy::default() };
+    let password = RoutePolicy { basic_auth: Some(basic), ..RoutePolicy::default() };
+    let small = RoutePolicy { max_body: Some(10), ..RoutePolicy::default() };
     let endpoint = Endpoint::named("ok");
     let pair = self_signed(&[HOST]);
     let large = upload(200_000, 200_000);
@@ -102,10 +102,10 @@ fn a_client_that_reads_only_after_it_has_sent_all_gets_the_refusal() {
     for (policy, request, status) in [
         (password, &large, 401),
         (small, &large, 413),
-        (Policy::default(), &malformed, 400),
-        (Policy::default(), &long_head, 431),
+        (RoutePolicy::default(), &malformed, 400),
+        (RoutePolicy::default(), &long_head, 431),
     ] {
-        let policy = Policy { tls_redirect: TlsRedirect::Never, ..policy };
+        let policy = RoutePolicy { tls_redirect: TlsRedirect::Never, ..policy };
         let mut config = policy_config(&[endpoint.address], policy);
         config.tls = hosts(&[(HOST, &terminate(&pair))]);
         let world = World::start(config);

@@ -9,8 +9,8 @@ use std::time::Duration;
 use http::StatusCode;
 use lb_http::path::Slashes;
 use lb_http::policy::{Timeouts, TlsRedirect};
-use lb_http::upstream::Protocol;
-use lb_http::{Policy, Table};
+use lb_http::upstream::UpstreamProtocol;
+use lb_http::{IngressTable, RoutePolicy};
 
 use crate::client::Client;
 use crate::endpoint::{Endpoint, Then, respond};
@@ -61,7 +61,7 @@ fn endpoints_learn_the_port_that_clients_connect_to() {
         Then::Keep
     });
     let pair = self_signed(&[HOST]);
-    let policy = Policy { tls_redirect: TlsRedirect::Never, ..Policy::default() };
+    let policy = RoutePolicy { tls_redirect: TlsRedirect::Never, ..RoutePolicy::default() };
     let mut config = policy_config(&[endpoint.address], policy);
     config.tls = hosts(&[(HOST, &terminate(&pair))]);
     let world = World::start(config.clone());
@@ -80,11 +80,13 @@ fn a_restricted_path_is_closed_in_every_form() {
     let endpoint = echo();
     let is_open = |slashes, path: &str| {
         let mut config = config(&[endpoint.address]);
-        config.table = Table::new(slashes);
-        let closed =
-            Policy { denied_sources: vec!["127.0.0.0/8".parse().unwrap()], ..Policy::default() };
-        let rules = vec![("/", Policy::default()), ("/admin", closed)];
-        add_rules(&mut config, HOST, &name("web", Protocol::Http1), rules);
+        config.table = IngressTable::new(slashes);
+        let closed = RoutePolicy {
+            denied_sources: vec!["127.0.0.0/8".parse().unwrap()],
+            ..RoutePolicy::default()
+        };
+        let rules = vec![("/", RoutePolicy::default()), ("/admin", closed)];
+        add_rules(&mut config, HOST, &name("web", UpstreamProtocol::Http1), rules);
         let response = Client::connect(World::start(config).http()).get(HOST, path);
         (response.status == 200).then(|| response.text())
     };
@@ -144,7 +146,7 @@ fn a_body_is_passed_on_before_it_is_complete() {
 #[test]
 fn bodies_above_the_limit_are_refused() {
     let endpoint = echo();
-    let policy = Policy { max_body: Some(10), ..Policy::default() };
+    let policy = RoutePolicy { max_body: Some(10), ..RoutePolicy::default() };
     let world = World::start(policy_config(&[endpoint.address], policy));
     let mut client = Client::connect(world.http());
     client.send("POST / HTTP/1.1\r\nHost: a.test\r\nContent-Length: 10\r\n\r\n0123456789");
@@ -231,7 +233,7 @@ fn failures_have_their_statuses() {
     });
     let closing = Endpoint::start(|_, _| Then::Close);
     let short = Timeouts { read: Duration::from_millis(100), ..Timeouts::default() };
-    let policy = || Policy { timeouts: short, ..Policy::default() };
+    let policy = || RoutePolicy { timeouts: short, ..RoutePolicy::default() };
     let cases: [(&str, Vec<SocketAddr>, u16, &str); 4] = [
         ("nothing listens", vec![closed_port()], 502, "endpoint_connect"),
         ("closes", vec![closing.address], 502, "endpoint_closed"),
@@ -330,8 +332,8 @@ fn a_client_of_http_1_0_is_served() {
 fn hosts_have_routes_of_their_own() {
     let (a, b) = (Endpoint::named("a"), Endpoint::named("b"));
     let mut config = config(&[a.address]);
-    let other = name("other", Protocol::Http1);
-    add_host(&mut config, "b.test", &other, Policy::default());
+    let other = name("other", UpstreamProtocol::Http1);
+    add_host(&mut config, "b.test", &other, RoutePolicy::default());
     config.upstreams.insert(other, upstream(&[b.address]));
     let world = World::start(config);
     let mut client = Client::connect(world.http());

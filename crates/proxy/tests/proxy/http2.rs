@@ -12,8 +12,8 @@ use h2::client::SendRequest;
 use h2::server::SendResponse;
 use h2::{Reason, RecvStream};
 use http::{HeaderMap, Request, Response};
-use lb_http::Policy;
-use lb_http::upstream::Protocol;
+use lb_http::RoutePolicy;
+use lb_http::upstream::UpstreamProtocol;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 
@@ -158,7 +158,8 @@ fn cookies_in_headers_of_their_own_are_joined() {
 #[test]
 fn both_directions_of_a_call_stream_and_trailers_arrive() {
     let (address, connections) = endpoint(echo);
-    let world = World::start(protocol_config(&[address], Policy::default(), Protocol::H2c));
+    let world =
+        World::start(protocol_config(&[address], RoutePolicy::default(), UpstreamProtocol::H2c));
     run(async {
         let mut client = connect(world.http()).await.ready().await.unwrap();
         let mut calls = Vec::new();
@@ -196,7 +197,8 @@ fn both_directions_of_a_call_stream_and_trailers_arrive() {
 #[test]
 fn a_client_of_http1_gets_trailers_that_it_accepts() {
     let (address, _) = endpoint(echo);
-    let world = World::start(protocol_config(&[address], Policy::default(), Protocol::H2c));
+    let world =
+        World::start(protocol_config(&[address], RoutePolicy::default(), UpstreamProtocol::H2c));
     let mut client = Client::connect(world.http());
     client.send("POST / HTTP/1.1\r\nHost: a.test\r\nTE: trailers\r\nContent-Length: 3\r\n\r\nabc");
     let response = client.response();
@@ -217,7 +219,8 @@ fn trailers_of_a_request_arrive() {
         let head = Response::builder().header("x-sum", sum).body(()).unwrap();
         respond.send_response(head, false).unwrap().send_data(text.into(), true).unwrap();
     });
-    let world = World::start(protocol_config(&[address], Policy::default(), Protocol::H2c));
+    let world =
+        World::start(protocol_config(&[address], RoutePolicy::default(), UpstreamProtocol::H2c));
     run(async {
         let mut client = connect(world.http()).await.ready().await.unwrap();
         let request = Request::post("http://a.test/").body(()).unwrap();
@@ -250,7 +253,11 @@ fn a_refused_stream_is_sent_again() {
         }
     });
     let addresses = [address, address];
-    let world = World::start(protocol_config(&addresses[..1], Policy::default(), Protocol::H2c));
+    let world = World::start(protocol_config(
+        &addresses[..1],
+        RoutePolicy::default(),
+        UpstreamProtocol::H2c,
+    ));
     run(async {
         // The first request makes the connection known, so that the refusal meets a used one.
         let mut client = connect(world.http()).await.ready().await.unwrap();
@@ -306,7 +313,8 @@ fn goes_away() -> (SocketAddr, Arc<AtomicUsize>) {
 #[test]
 fn a_request_that_a_goaway_leaves_out_is_sent_again() {
     let (address, connections) = goes_away();
-    let world = World::start(protocol_config(&[address], Policy::default(), Protocol::H2c));
+    let world =
+        World::start(protocol_config(&[address], RoutePolicy::default(), UpstreamProtocol::H2c));
     let mut client = Client::connect(world.http());
     for _ in 0..3 {
         client.send("POST / HTTP/1.1\r\nHost: a.test\r\nContent-Length: 0\r\n\r\n");
@@ -339,7 +347,7 @@ fn contradictory_requests_are_refused() {
 #[test]
 fn shutdown_lets_streams_finish_and_sends_goaway() {
     let (address, _) = endpoint(echo);
-    let config = protocol_config(&[address], Policy::default(), Protocol::H2c);
+    let config = protocol_config(&[address], RoutePolicy::default(), UpstreamProtocol::H2c);
     let mut world = World::start(config);
     run(async {
         let client = connect(world.http()).await;
@@ -390,7 +398,7 @@ async fn all_are_served(world: &World, count: usize) {
 #[test]
 fn an_endpoint_that_takes_few_requests_on_a_connection_gets_more_connections() {
     let (address, connections) = together(2, 7);
-    let config = protocol_config(&[address], Policy::default(), Protocol::H2c);
+    let config = protocol_config(&[address], RoutePolicy::default(), UpstreamProtocol::H2c);
     let world = World::start(config);
     run(all_are_served(&world, 7));
     assert_eq!(connections.load(Ordering::SeqCst), 4);
@@ -399,7 +407,7 @@ fn an_endpoint_that_takes_few_requests_on_a_connection_gets_more_connections() {
 #[test]
 fn connections_to_an_http2_endpoint_are_bounded() {
     let (address, connections) = together(1, 1);
-    let config = protocol_config(&[address], Policy::default(), Protocol::H2c);
+    let config = protocol_config(&[address], RoutePolicy::default(), UpstreamProtocol::H2c);
     let world = World::with(config, |settings| settings.limits.upstream_connections = 2);
     run(all_are_served(&world, 50));
     assert!(connections.load(Ordering::SeqCst) <= 2);
@@ -408,9 +416,9 @@ fn connections_to_an_http2_endpoint_are_bounded() {
 #[test]
 fn an_http2_endpoint_that_says_nothing_is_given_up() {
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let mut policy = Policy::default();
+    let mut policy = RoutePolicy::default();
     policy.timeouts.connect = Duration::from_millis(200);
-    let config = protocol_config(&[silent.local_addr().unwrap()], policy, Protocol::H2c);
+    let config = protocol_config(&[silent.local_addr().unwrap()], policy, UpstreamProtocol::H2c);
     let world = World::start(config);
     assert_eq!(Client::connect(world.http()).get(HOST, "/").status, 504);
 }
@@ -447,8 +455,8 @@ fn streams_of_grpc_have_a_limit_of_their_own() {
         (Some(2000), "application/grpc+proto", 2000),
         (None, "application/octet-stream", 2000),
     ] {
-        let policy = Policy { max_body: Some(2000), max_grpc_body, ..Policy::default() };
-        let world = World::start(protocol_config(&[address], policy, Protocol::H2c));
+        let policy = RoutePolicy { max_body: Some(2000), max_grpc_body, ..RoutePolicy::default() };
+        let world = World::start(protocol_config(&[address], policy, UpstreamProtocol::H2c));
         run(async {
             let octets = upload(world.http(), media).await;
             let is_right = if expected == 4000 { octets == 4000 } else { octets <= expected };

@@ -10,9 +10,9 @@ use bytes::Bytes;
 use h2::RecvStream;
 use h2::server::SendResponse;
 use http::{Request, Response};
-use lb_http::Policy;
+use lb_http::RoutePolicy;
 use lb_http::policy::Timeouts;
-use lb_http::upstream::Protocol;
+use lb_http::upstream::UpstreamProtocol;
 
 use crate::client::Client;
 use crate::endpoint::{Endpoint, Then, respond};
@@ -209,7 +209,7 @@ fn interim_responses_do_not_extend_the_limit() {
         Then::Close
     });
     let timeouts = Timeouts { read: Duration::from_millis(300), ..Timeouts::default() };
-    let policy = Policy { timeouts, ..Policy::default() };
+    let policy = RoutePolicy { timeouts, ..RoutePolicy::default() };
     let world = World::start(policy_config(&[endpoint.address], policy));
     let mut client = Client::connect(world.http());
     assert_eq!(client.get(HOST, "/").status, 504);
@@ -238,8 +238,8 @@ fn an_endpoint_of_http2_floods_only_its_own_request() {
             }
         });
     let timeouts = Timeouts { read: Duration::from_millis(500), ..Timeouts::default() };
-    let policy = Policy { timeouts, ..Policy::default() };
-    let world = World::start(protocol_config(&[address], policy, Protocol::H2c));
+    let policy = RoutePolicy { timeouts, ..RoutePolicy::default() };
+    let world = World::start(protocol_config(&[address], policy, UpstreamProtocol::H2c));
     let mut flooded_client = Client::connect(world.http());
     flooded_client.send(format!("GET /flood HTTP/1.1\r\nHost: {HOST}\r\n\r\n"));
     let mut client = Client::connect(world.http());
@@ -262,7 +262,7 @@ fn an_endpoint_of_http2_gets_an_expected_body_at_once() {
             stream.send_data(text.into(), true).unwrap();
         },
     );
-    let config = protocol_config(&[address], Policy::default(), Protocol::H2c);
+    let config = protocol_config(&[address], RoutePolicy::default(), UpstreamProtocol::H2c);
     // Longer than the test waits.
     let world = World::with(config, |settings| {
         settings.limits.expectation = Duration::from_secs(3600);

@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::time::Duration;
 
-use lb_http::Policy;
+use lb_http::RoutePolicy;
 
 use crate::client::Client;
 use crate::endpoint::{Endpoint, Then};
@@ -162,7 +162,7 @@ fn connections_are_limited_per_source_and_in_total() {
 fn a_full_access_log_delays_nothing() {
     let endpoint = Endpoint::named("a");
     let (to_log, _full) = tokio::sync::mpsc::channel(1);
-    let config = policy_config(&[endpoint.address], Policy::default());
+    let config = policy_config(&[endpoint.address], RoutePolicy::default());
     let world = World::with(config, |settings| settings.access_log = Some(to_log));
     let mut client = Client::connect(world.http());
     for _ in 0..200 {

@@ -14,8 +14,8 @@ use lb_http::policy::{
     TlsRedirect,
 };
 use lb_http::route::{Canary, CanaryHeader, CanaryValue};
-use lb_http::upstream::Protocol;
-use lb_http::{Action, HostPattern, Owner, PathPattern, Policy, Route, UpstreamName};
+use lb_http::upstream::UpstreamProtocol;
+use lb_http::{Action, HostPattern, PathPattern, Route, RouteOwner, RoutePolicy, UpstreamName};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 
@@ -28,13 +28,13 @@ use crate::world::{HOST, World, name, policy_config, upstream, wait_until};
 #[test]
 fn the_path_is_rewritten_and_the_host_replaced() {
     let endpoint = echo();
-    let policy = Policy {
+    let policy = RoutePolicy {
         rewrite: Some(Rewrite { target: "/new".into() }),
         upstream_host: Some(HeaderValue::from_static("inside.test")),
         forwarded_prefix: Some(HeaderValue::from_static("/old")),
         request_headers: vec![("x-team".parse().unwrap(), HeaderValue::from_static("blue"))],
         response_headers: vec![("x-served".parse().unwrap(), HeaderValue::from_static("yes"))],
-        ..Policy::default()
+        ..RoutePolicy::default()
     };
     let world = World::start(policy_config(&[endpoint.address], policy));
     let response = Client::connect(world.http()).get(HOST, "/old/a?q=1");
@@ -49,7 +49,7 @@ fn the_path_is_rewritten_and_the_host_replaced() {
 
 #[test]
 fn redirects_and_cors_need_no_endpoint() {
-    let policy = Policy {
+    let policy = RoutePolicy {
         tls_redirect: TlsRedirect::Always,
         cors: Some(Cors {
             origins: vec![CorsOrigin::Exact("https://o.test".into())],
@@ -59,7 +59,7 @@ fn redirects_and_cors_need_no_endpoint() {
             credentials: false,
             max_age: Duration::from_secs(1),
         }),
-        ..Policy::default()
+        ..RoutePolicy::default()
     };
     let world = World::start(policy_config(&[], policy));
     let mut client = Client::connect(world.http());
@@ -73,7 +73,8 @@ fn redirects_and_cors_need_no_endpoint() {
 #[test]
 fn an_affinity_cookie_returns_to_its_endpoint() {
     let endpoints = [Endpoint::named("one"), Endpoint::named("two"), Endpoint::named("three")];
-    let policy = Policy { affinity: Some(AffinityCookie::named("route")), ..Policy::default() };
+    let policy =
+        RoutePolicy { affinity: Some(AffinityCookie::named("route")), ..RoutePolicy::default() };
     let addresses: Vec<_> = endpoints.iter().map(|endpoint| endpoint.address).collect();
     let world = World::start(policy_config(&addresses, policy));
     let mut client = Client::connect(world.http());
@@ -94,7 +95,7 @@ fn passwords_are_asked_for() {
     let (users, problems) = Users::parse("ann:{SHA}W6ph5Mm5Pz8GgiULbPgzG37mj9g=");
     assert!(problems.is_empty(), "{problems:?}");
     let basic = BasicAuth { realm: "inner \"circle\"".into(), users: Some(Arc::new(users)) };
-    let policy = Policy { basic_auth: Some(basic), ..Policy::default() };
+    let policy = RoutePolicy { basic_auth: Some(basic), ..RoutePolicy::default() };
     let world = World::start(policy_config(&[endpoint.address], policy));
     let mut client = Client::connect(world.http());
     let response = client.get(HOST, "/");
@@ -110,7 +111,7 @@ fn passwords_are_asked_for() {
     assert_eq!(endpoint.count(), 1);
 }
 
-fn external(server: UpstreamName) -> Policy {
+fn external(server: UpstreamName) -> RoutePolicy {
     let auth = ExternalAuth {
         upstream: server,
         url: "http://auth.test/check".parse().unwrap(),
@@ -118,12 +119,12 @@ fn external(server: UpstreamName) -> Policy {
         signin: None,
         response_headers: vec!["x-user".parse().unwrap()],
     };
-    Policy { external_auth: Some(auth), ..Policy::default() }
+    RoutePolicy { external_auth: Some(auth), ..RoutePolicy::default() }
 }
 
 /// Asks `server` before it forwards a request to `endpoint`.
 fn asking(server: &Endpoint, endpoint: &Endpoint) -> World {
-    let auth = name("auth", Protocol::Http1);
+    let auth = name("auth", UpstreamProtocol::Http1);
     let mut config = policy_config(&[endpoint.address], external(auth.clone()));
     config.upstreams.insert(auth, upstream(&[server.address]));
     World::start(config)
@@ -189,12 +190,12 @@ fn a_replaced_error_leaves_the_client_its_endpoint() {
         Then::Keep
     });
     let page = Endpoint::named("page");
-    let errors = name("errors", Protocol::Http1);
+    let errors = name("errors", UpstreamProtocol::Http1);
     let custom = CustomErrors { statuses: [500].into(), upstream: errors.clone() };
-    let policy = Policy {
+    let policy = RoutePolicy {
         affinity: Some(AffinityCookie::named("route")),
         errors: Some(custom),
-        ..Policy::default()
+        ..RoutePolicy::default()
     };
     let mut config = policy_config(&[own.address], policy);
     config.upstreams.insert(errors, upstream(&[page.address]));
@@ -220,9 +221,9 @@ fn errors_are_replaced_by_another_service() {
         let _ = stream.write_all(text.as_bytes());
         Then::Keep
     });
-    let errors: UpstreamName = name("errors", Protocol::Http1);
+    let errors: UpstreamName = name("errors", UpstreamProtocol::Http1);
     let custom = CustomErrors { statuses: [503].into(), upstream: errors.clone() };
-    let policy = Policy { errors: Some(custom), ..Policy::default() };
+    let policy = RoutePolicy { errors: Some(custom), ..RoutePolicy::default() };
     for addresses in [vec![failing.address], vec![]] {
         let mut config = policy_config(&addresses, policy.clone());
         config.upstreams.insert(errors.clone(), upstream(&[page.address]));
@@ -238,7 +239,7 @@ fn clients_beyond_their_rate_get_429() {
     let endpoint = echo();
     let limits =
         RateLimits { requests_per_minute: Some(2), burst_multiplier: 1, ..RateLimits::default() };
-    let policy = Policy { limits, ..Policy::default() };
+    let policy = RoutePolicy { limits, ..RoutePolicy::default() };
     let world = World::start(policy_config(&[endpoint.address], policy));
     let mut client = Client::connect(world.http());
     let statuses: Vec<_> = (0..10).map(|_| client.get(HOST, "/")).collect();
@@ -258,9 +259,9 @@ fn requests_are_judged_in_the_order_of_admission() {
         Then::Keep
     });
     let (users, _) = Users::parse("ann:{SHA}W6ph5Mm5Pz8GgiULbPgzG37mj9g=");
-    let auth = name("auth", Protocol::Http1);
+    let auth = name("auth", UpstreamProtocol::Http1);
     let limits = |concurrent| RateLimits { concurrent, ..RateLimits::default() };
-    let policy = Policy {
+    let policy = RoutePolicy {
         denied_sources: vec!["127.0.0.0/8".parse().unwrap()],
         limits: limits(Some(0)),
         max_body: Some(2),
@@ -268,15 +269,15 @@ fn requests_are_judged_in_the_order_of_admission() {
         ..external(auth.clone())
     };
     // `/admitted` shows what comes after the route, `/counted` what comes after the rate.
-    let admitted = Policy { denied_sources: Vec::new(), ..policy.clone() };
-    let counted = Policy { limits: limits(Some(100)), ..admitted.clone() };
-    let upstream_name = name("web", Protocol::Http1);
-    let route = |canaries, policy: &Policy| {
-        let owner = Owner { namespace: "default".into(), name: "web".into() };
+    let admitted = RoutePolicy { denied_sources: Vec::new(), ..policy.clone() };
+    let counted = RoutePolicy { limits: limits(Some(100)), ..admitted.clone() };
+    let upstream_name = name("web", UpstreamProtocol::Http1);
+    let route = |canaries, policy: &RoutePolicy| {
+        let owner = RouteOwner { namespace: "default".into(), name: "web".into() };
         let action = Action::Forward(upstream_name.clone());
         Arc::new(Route { owner, action, canaries, policy: Arc::new(policy.clone()) })
     };
-    let with_canary = |policy: &Policy| {
+    let with_canary = |policy: &RoutePolicy| {
         let canary = Canary {
             header: None,
             cookie: None,
@@ -284,9 +285,9 @@ fn requests_are_judged_in_the_order_of_admission() {
             weight_total: 1,
             route: route(Vec::new(), policy),
         };
-        route(vec![canary], &Policy::default())
+        route(vec![canary], &RoutePolicy::default())
     };
-    let mut config = policy_config(&[], Policy::default());
+    let mut config = policy_config(&[], RoutePolicy::default());
     let rules = [("/", &policy), ("/admitted", &admitted), ("/counted", &counted)];
     let rules = rules.map(|(path, policy)| (PathPattern::Prefix(path.into()), with_canary(policy)));
     config.table.set_host(HostPattern::parse(HOST).unwrap(), rules.into());
@@ -318,10 +319,10 @@ fn a_canary_shares_the_limits_of_its_main_route() {
     let endpoint = echo();
     let limits =
         RateLimits { requests_per_minute: Some(1), burst_multiplier: 1, ..RateLimits::default() };
-    let policy = Arc::new(Policy { limits, ..Policy::default() });
-    let upstream_name = name("web", Protocol::Http1);
+    let policy = Arc::new(RoutePolicy { limits, ..RoutePolicy::default() });
+    let upstream_name = name("web", UpstreamProtocol::Http1);
     let route = |owner: &str, canaries| {
-        let owner = Owner { namespace: "default".into(), name: owner.into() };
+        let owner = RouteOwner { namespace: "default".into(), name: owner.into() };
         let action = Action::Forward(upstream_name.clone());
         Arc::new(Route { owner, action, canaries, policy: policy.clone() })
     };
@@ -334,7 +335,7 @@ fn a_canary_shares_the_limits_of_its_main_route() {
         weight_total: 100,
         route: route("canary", Vec::new()),
     };
-    let mut config = policy_config(&[endpoint.address], Policy::default());
+    let mut config = policy_config(&[endpoint.address], RoutePolicy::default());
     let host = HostPattern::parse(HOST).unwrap();
     config.table.set_host(host, vec![(PathPattern::Default, route("web", vec![canary]))]);
     let world = World::start(config);
@@ -356,7 +357,7 @@ fn texts_are_compressed_for_clients_that_accept_it() {
         let _ = stream.write_all([head, &length, &copy].concat().as_bytes());
         Then::Keep
     });
-    let policy = Policy { compress: true, ..Policy::default() };
+    let policy = RoutePolicy { compress: true, ..RoutePolicy::default() };
     let world = World::start(policy_config(&[endpoint.address], policy));
     let mut client = Client::connect(world.http());
     for (accepted, coding) in [("gzip, br;q=0", "gzip"), ("gzip, br", "br")] {
@@ -392,7 +393,7 @@ fn a_compressed_response_does_not_wait_for_more() {
         let _ = stream.write_all(b"second");
         Then::Close
     });
-    let policy = Policy { compress: true, ..Policy::default() };
+    let policy = RoutePolicy { compress: true, ..RoutePolicy::default() };
     let world = World::start(policy_config(&[endpoint.address], policy));
     let mut client = Client::connect(world.http());
     client.send(
@@ -439,7 +440,7 @@ fn a_compressed_response_that_waits_for_its_client_gets_nothing_of_the_next_one(
         }
         Then::Keep
     });
-    let policy = Policy { compress: true, ..Policy::default() };
+    let policy = RoutePolicy { compress: true, ..RoutePolicy::default() };
     let world = World::start(policy_config(&[endpoint.address], policy));
     http2::run(async {
         let tcp = TcpStream::connect(world.http()).await.unwrap();
@@ -486,8 +487,8 @@ fn a_compressed_response_that_waits_for_its_client_gets_nothing_of_the_next_one(
 #[test]
 fn another_service_gets_the_requests_while_the_own_one_has_no_endpoints() {
     let (own, other) = (Endpoint::named("own"), Endpoint::named("other"));
-    let fallback = name("other", Protocol::Http1);
-    let policy = Policy { fallback: Some(fallback.clone()), ..Policy::default() };
+    let fallback = name("other", UpstreamProtocol::Http1);
+    let policy = RoutePolicy { fallback: Some(fallback.clone()), ..RoutePolicy::default() };
     for (addresses, expected) in [(vec![own.address], "own"), (vec![], "other")] {
         let mut config = policy_config(&addresses, policy.clone());
         config.upstreams.insert(fallback.clone(), upstream(&[other.address]));

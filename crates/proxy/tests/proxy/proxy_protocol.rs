@@ -1,7 +1,7 @@
 //! The PROXY protocol from load balancers in front of the proxy, and to endpoints.
 
-use lb_http::Policy;
-use lb_http::proxy_protocol::{Addresses, Version, encode_v2};
+use lb_http::RoutePolicy;
+use lb_http::proxy_protocol::{ProxiedAddresses, Version, encode_v2};
 
 use crate::client::Client;
 use crate::endpoint::{Endpoint, Then, respond};
@@ -30,7 +30,7 @@ fn the_header_names_the_client() {
     client.send(format!("PROXY TCP4 192.0.2.7 192.0.2.1 4711 80\r\n{REQUEST}"));
     assert_eq!(client.response().text(), "192.0.2.7");
 
-    let addresses = Addresses {
+    let addresses = ProxiedAddresses {
         source: "[2001:db8::7]:4711".parse().unwrap(),
         destination: "[2001:db8::1]:80".parse().unwrap(),
     };
@@ -91,7 +91,8 @@ fn the_header_names_the_port_that_the_client_connected_to() {
     assert_eq!(client.response().text(), "8080");
     // What endpoints learn by the PROXY protocol.
     for version in [Version::V1, Version::V2] {
-        let policy = Policy { endpoint_proxy_protocol: Some(version), ..Policy::default() };
+        let policy =
+            RoutePolicy { endpoint_proxy_protocol: Some(version), ..RoutePolicy::default() };
         let outer = World::start(policy_config(&[inner.http()], policy));
         assert_eq!(Client::connect(outer.http()).get(HOST, "/").text(), "80");
     }
@@ -103,7 +104,8 @@ fn endpoints_learn_the_client_of_each_request() {
     let endpoint = source();
     let inner = trusting(&endpoint);
     for version in [Version::V1, Version::V2] {
-        let policy = Policy { endpoint_proxy_protocol: Some(version), ..Policy::default() };
+        let policy =
+            RoutePolicy { endpoint_proxy_protocol: Some(version), ..RoutePolicy::default() };
         let outer = World::with(policy_config(&[inner.http()], policy), |settings| {
             settings.proxy_protocol = vec!["127.0.0.0/8".parse().unwrap()];
         });

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use lb_http::Policy;
+use lb_http::RoutePolicy;
 use lb_http::policy::AffinityCookie;
 use lb_proxy::SessionKeys;
 use lb_proxy::session_keys::Secrets;
@@ -70,7 +70,8 @@ fn replicas_with_the_same_keys_resume_each_others_sessions() {
 fn replicas_with_the_same_keys_know_each_others_cookies() {
     let endpoints: Vec<_> = ["0", "1", "2", "3", "4", "5", "6", "7"].map(Endpoint::named).into();
     let addresses: Vec<_> = endpoints.iter().map(|endpoint| endpoint.address).collect();
-    let policy = Policy { affinity: Some(AffinityCookie::named("route")), ..Policy::default() };
+    let policy =
+        RoutePolicy { affinity: Some(AffinityCookie::named("route")), ..RoutePolicy::default() };
     let start = |keys: &SessionKeys| {
         World::with(policy_config(&addresses, policy.clone()), |settings| {
             settings.session_keys = keys.clone();

@@ -6,7 +6,7 @@ use std::sync::{Arc, mpsc};
 use std::thread::sleep;
 use std::time::Duration;
 
-use lb_http::Policy;
+use lb_http::RoutePolicy;
 use lb_http::policy::{Retry, Timeouts};
 
 use crate::client::Client;
@@ -37,7 +37,7 @@ fn an_endpoint_that_takes_too_long_is_given_up_if_the_policy_says_so() {
         let silent = Endpoint::start(|_, _| Then::Keep);
         let retry = Retry { tries: 2, on_timeout, ..Retry::default() };
         let timeouts = Timeouts { read: Duration::from_millis(50), ..Timeouts::default() };
-        let policy = Policy { retry, timeouts, ..Policy::default() };
+        let policy = RoutePolicy { retry, timeouts, ..RoutePolicy::default() };
         let other = Endpoint::start(|_, _| Then::Keep);
         let mut world = World::start(policy_config(&[silent.address, other.address], policy));
         let mut client = Client::connect(world.http());
@@ -63,7 +63,7 @@ fn closes_at_the_second() -> Endpoint {
 fn an_idempotent_request_on_a_stale_connection_is_sent_again() {
     let endpoint = closes_at_the_second();
     let retry = Retry { tries: 1, ..Retry::default() };
-    let policy = Policy { retry, ..Policy::default() };
+    let policy = RoutePolicy { retry, ..RoutePolicy::default() };
     let world = World::start(policy_config(&[endpoint.address], policy));
     let mut client = Client::connect(world.http());
     for _ in 0..4 {
@@ -107,7 +107,7 @@ fn statuses_are_retried_where_the_policy_says_so() {
     let good = Endpoint::named("good");
     let addresses = [failing.address, good.address];
     let retry = Retry { statuses: [503].into(), ..Retry::default() };
-    let policy = Policy { retry, ..Policy::default() };
+    let policy = RoutePolicy { retry, ..RoutePolicy::default() };
     let world = World::start(policy_config(&addresses, policy));
     let mut client = Client::connect(world.http());
     for _ in 0..20 {
@@ -139,7 +139,7 @@ fn without_another_endpoint_the_client_gets_the_response_that_would_be_retried()
         Then::Keep
     });
     let retry = Retry { statuses: [503].into(), ..Retry::default() };
-    let policy = Policy { retry, ..Policy::default() };
+    let policy = RoutePolicy { retry, ..RoutePolicy::default() };
     let world = World::start(policy_config(&[failing.address], policy));
     let response = Client::connect(world.http()).get(HOST, "/");
     assert_eq!((response.status, response.text().as_str()), (503, "own"));
@@ -165,7 +165,8 @@ fn endpoints_that_fail_under_load_get_few_retries() {
     };
     let addresses = [serve().address, serve().address];
     let retry = Retry { statuses: [503].into(), tries: 2, ..Retry::default() };
-    let world = World::start(policy_config(&addresses, Policy { retry, ..Policy::default() }));
+    let world =
+        World::start(policy_config(&addresses, RoutePolicy { retry, ..RoutePolicy::default() }));
     let address = world.http();
     let get = || std::thread::spawn(move || Client::connect(address).get(HOST, "/").status);
     let clients: Vec<_> = (0..REQUESTS).map(|_| get()).collect();
@@ -187,7 +188,8 @@ fn an_endpoint_that_fails_is_ejected_for_all_workers() {
         Then::Keep
     });
     let good = Endpoint::named("good");
-    let policy = Policy { retry: Retry { tries: 1, ..Retry::default() }, ..Policy::default() };
+    let policy =
+        RoutePolicy { retry: Retry { tries: 1, ..Retry::default() }, ..RoutePolicy::default() };
     let world = World::with(policy_config(&[failing.address, good.address], policy), |settings| {
         settings.workers = 4;
         settings.balancing.ejection = settings.balancing.longest_ejection;
@@ -226,7 +228,7 @@ fn a_refused_body(refuses_late: bool) {
         Then::Keep
     });
     let retry = Retry { statuses: [503].into(), ..Retry::default() };
-    let policy = Policy { retry, ..Policy::default() };
+    let policy = RoutePolicy { retry, ..RoutePolicy::default() };
     let world = World::start(policy_config(&[refusing.address, taking.address], policy));
     while refusing.count() == 0 {
         wanted.store(false, Ordering::SeqCst);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use lb_http::Upstream;
-use lb_http::upstream::Protocol;
+use lb_http::upstream::UpstreamProtocol;
 
 use crate::client::Client;
 use crate::endpoint::{Endpoint, Then, respond};
@@ -77,10 +77,12 @@ fn a_removed_endpoint_finishes_its_requests() {
 fn a_draining_endpoint_gets_no_new_clients() {
     let (old, new) = (Endpoint::named("old"), Endpoint::named("new"));
     let mut config = config(&[]);
-    let endpoint =
-        |endpoint: &Endpoint| lb_http::Endpoint { address: endpoint.address, is_local: false };
+    let endpoint = |endpoint: &Endpoint| lb_http::UpstreamEndpoint {
+        address: endpoint.address,
+        is_local: false,
+    };
     let upstream = Upstream { endpoints: vec![endpoint(&new)], draining: vec![endpoint(&old)] };
-    config.upstreams.insert(name("web", Protocol::Http1), Arc::new(upstream));
+    config.upstreams.insert(name("web", UpstreamProtocol::Http1), Arc::new(upstream));
     let world = World::start(config);
     let mut client = Client::connect(world.http());
     for _ in 0..20 {

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use h2::client::{ResponseFuture, SendRequest};
 use http::Request;
-use lb_http::Policy;
-use lb_http::upstream::Protocol;
+use lb_http::RoutePolicy;
+use lb_http::upstream::UpstreamProtocol;
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 
@@ -223,7 +223,7 @@ fn clients_that_take_nothing_keep_no_other_request_of_an_http2_endpoint_waiting(
         let size = if request.uri().path() == "/short" { 5 } else { 4 << 20 };
         to.send_data(vec![b'x'; size].into(), true).unwrap();
     });
-    let config = protocol_config(&[address], Policy::default(), Protocol::H2c);
+    let config = protocol_config(&[address], RoutePolicy::default(), UpstreamProtocol::H2c);
     let world = World::start(config);
     run(async {
         let mut attacker = connect_with_window(world.http(), 1).await;
@@ -263,7 +263,7 @@ fn compressed_responses_that_are_not_taken_are_bounded_for_each_source() {
         while stream.write_all(b"all work and no play makes jack a dull boy\n").is_ok() {}
         Then::Close
     });
-    let policy = Policy { compress: true, ..Policy::default() };
+    let policy = RoutePolicy { compress: true, ..RoutePolicy::default() };
     let world = World::with(policy_config(&[endpoint.address], policy), |settings| {
         settings.forwarding.trusted = vec!["127.0.0.0/8".parse().unwrap()];
         settings.limits.compressions_per_source = 3;

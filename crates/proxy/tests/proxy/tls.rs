@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::thread;
 
 use lb_http::policy::{RateLimits, TlsRedirect};
-use lb_http::upstream::{Protocol, UpstreamTls};
-use lb_http::{HostPattern, Owner, Policy, UpstreamName};
+use lb_http::upstream::{UpstreamProtocol, UpstreamTls};
+use lb_http::{HostPattern, RouteOwner, RoutePolicy, UpstreamName};
 use lb_proxy::config::ProxyProtocol;
 use lb_proxy::{ClientCertificates, HostTls, Passthrough};
 use rcgen::{
@@ -137,7 +137,12 @@ pub fn connect(
 /// A proxy that terminates TLS for `a.test`, `*.b.test` and, if `default`, all other names.
 fn world(endpoint: &Endpoint, a: &Pair, b: &Pair, default: Option<&Pair>) -> World {
     let mut config = config(&[endpoint.address]);
-    add_host(&mut config, "*.b.test", &name("web", Protocol::Http1), Policy::default());
+    add_host(
+        &mut config,
+        "*.b.test",
+        &name("web", UpstreamProtocol::Http1),
+        RoutePolicy::default(),
+    );
     let (a, b) = (terminate(a), terminate(b));
     config.tls = hosts(&[("a.test", &a), ("*.b.test", &b)]);
     if let Some(default) = default {
@@ -217,9 +222,14 @@ fn a_host_with_client_certificates_demands_them() {
     let (known, unknown) = (self_signed(&["known"]), self_signed(&["unknown"]));
     let mut config = policy_config(
         &[endpoint.address],
-        Policy { tls_redirect: TlsRedirect::Never, ..Policy::default() },
+        RoutePolicy { tls_redirect: TlsRedirect::Never, ..RoutePolicy::default() },
     );
-    add_host(&mut config, "x.b.test", &name("web", Protocol::Http1), Policy::default());
+    add_host(
+        &mut config,
+        "x.b.test",
+        &name("web", UpstreamProtocol::Http1),
+        RoutePolicy::default(),
+    );
     let HostTls::Terminate { certificate, .. } = &*terminate(&a) else { unreachable!() };
     let clients = ClientCertificates::parse(known.0.as_bytes(), None, false, true).unwrap();
     let mutual =
@@ -338,7 +348,7 @@ fn a_connection_serves_hosts_only_that_pass_the_same_on() {
     hiding.pass_to_endpoint = false;
     let mut config = config(&[endpoint.address]);
     for host in ["b.test", "c.test"] {
-        add_host(&mut config, host, &name("web", Protocol::Http1), Policy::default());
+        add_host(&mut config, host, &name("web", UpstreamProtocol::Http1), RoutePolicy::default());
     }
     let (a, b) = (with_clients(&pair, passing), with_clients(&pair, hiding));
     config.tls = hosts(&[("a.test", &a), ("b.test", &b), ("c.test", &a)]);
@@ -360,7 +370,7 @@ fn a_host_without_certificate_has_nothing_of_the_wildcard_above_it() {
     let clients = ClientCertificates::parse(authority.pem.as_bytes(), None, false, false).unwrap();
     let mut config = config(&[endpoint.address]);
     for host in ["*.b.test", "x.b.test", "y.b.test"] {
-        add_host(&mut config, host, &name("web", Protocol::Http1), Policy::default());
+        add_host(&mut config, host, &name("web", UpstreamProtocol::Http1), RoutePolicy::default());
     }
     let without = |is_wanted| Arc::new(HostTls::WithoutCertificate { is_wanted });
     config.tls = hosts(&[
@@ -474,7 +484,7 @@ fn passthrough(upstream: &UpstreamName) -> Passthrough {
     Passthrough {
         upstream: upstream.clone(),
         proxy_protocol: None,
-        owner: Owner { namespace: "default".into(), name: "pass".into() },
+        owner: RouteOwner { namespace: "default".into(), name: "pass".into() },
         allowed_sources: Vec::new(),
         denied_sources: Vec::new(),
         limits: RateLimits::default(),
@@ -485,7 +495,7 @@ fn passthrough(upstream: &UpstreamName) -> Passthrough {
 #[test]
 fn passthrough_is_for_clients_that_may_use_the_host() {
     let pair = self_signed(&["pass.test"]);
-    let target = name("pass", Protocol::Https);
+    let target = name("pass", UpstreamProtocol::Https);
     let base = passthrough(&target);
     let one = RateLimits { concurrent: Some(1), ..RateLimits::default() };
     let loopback = || vec!["127.0.0.0/8".parse().unwrap()];
@@ -529,7 +539,7 @@ fn passthrough_forwards_what_it_cannot_read() {
     let pair = self_signed(&["pass.test", "x.pass.test"]);
     let address = tls_echo(&pair, &[]);
     let mut config = config(&[]);
-    let target = name("pass", Protocol::Https);
+    let target = name("pass", UpstreamProtocol::Https);
     config.upstreams.insert(target.clone(), upstream(&[address]));
     let entry = |proxy_protocol| {
         let passthrough = Passthrough { proxy_protocol, ..passthrough(&target) };
@@ -558,7 +568,7 @@ fn encrypted(authorities: Option<&Pair>, server_name: Option<&str>) -> UpstreamN
         revoked: None,
         client: None,
     };
-    UpstreamName { tls: Some(tls), ..name("web", Protocol::Https) }
+    UpstreamName { tls: Some(tls), ..name("web", UpstreamProtocol::Https) }
 }
 
 #[test]
@@ -573,7 +583,7 @@ fn endpoints_with_tls_are_verified_where_authorities_are_known() {
         (encrypted(Some(&other), Some("inside.test")), 502),
     ];
     for (number, (upstream, status)) in cases.into_iter().enumerate() {
-        let world = World::start(named_config(upstream, &[address], Policy::default()));
+        let world = World::start(named_config(upstream, &[address], RoutePolicy::default()));
         let mut client = Client::connect(world.http());
         for _ in 0..2 {
             assert_eq!(client.get(HOST, "/").status, status, "case {number}");
@@ -592,8 +602,8 @@ fn an_endpoint_with_a_revoked_certificate_gets_nothing() {
             revoked: Some(authority.revoke(revoked, 2100).into()),
             client: None,
         };
-        let upstream = UpstreamName { tls: Some(tls), ..name("web", Protocol::Https) };
-        let world = World::start(named_config(upstream, &[address], Policy::default()));
+        let upstream = UpstreamName { tls: Some(tls), ..name("web", UpstreamProtocol::Https) };
+        let world = World::start(named_config(upstream, &[address], RoutePolicy::default()));
         assert_eq!(Client::connect(world.http()).get(HOST, "/").status, status, "{revoked}");
     }
 }
@@ -602,8 +612,8 @@ fn an_endpoint_with_a_revoked_certificate_gets_nothing() {
 fn settings_of_tls_that_cannot_be_used_send_nothing_in_clear() {
     let endpoint = Endpoint::named("clear");
     let broken = UpstreamTls { authorities: Some("nonsense".into()), ..UpstreamTls::default() };
-    let upstream = UpstreamName { tls: Some(broken), ..name("web", Protocol::Https) };
-    let world = World::start(named_config(upstream, &[endpoint.address], Policy::default()));
+    let upstream = UpstreamName { tls: Some(broken), ..name("web", UpstreamProtocol::Https) };
+    let world = World::start(named_config(upstream, &[endpoint.address], RoutePolicy::default()));
     assert_eq!(Client::connect(world.http()).get(HOST, "/").status, 502);
     assert_eq!(endpoint.connections.load(std::sync::atomic::Ordering::SeqCst), 0);
 }
@@ -611,7 +621,7 @@ fn settings_of_tls_that_cannot_be_used_send_nothing_in_clear() {
 #[test]
 fn a_route_with_client_certificates_demands_them_whatever_the_host_does() {
     let endpoint = Endpoint::named("secret");
-    let policy = Policy { requires_client_certificate: true, ..Policy::default() };
+    let policy = RoutePolicy { requires_client_certificate: true, ..RoutePolicy::default() };
     let mut config = policy_config(&[endpoint.address], policy);
     let plain = World::start(config.clone());
     assert_eq!(Client::connect(plain.http()).get(HOST, "/").status, 403);
@@ -628,7 +638,7 @@ fn a_route_with_client_certificates_demands_them_whatever_the_host_does() {
 #[test]
 fn connections_that_are_passed_on_may_finish_before_the_proxy_does() {
     let pair = self_signed(&["pass.test"]);
-    let target = name("pass", Protocol::Https);
+    let target = name("pass", UpstreamProtocol::Https);
     let mut config = config(&[]);
     config.upstreams.insert(target.clone(), upstream(&[tls_echo(&pair, &[])]));
     let pass = Arc::new(HostTls::Passthrough(Arc::new(passthrough(&target))));

@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::sync::Arc;
 use std::time::Duration;
 
-use lb_http::Policy;
+use lb_http::RoutePolicy;
 use lb_http::policy::Timeouts;
 
 use crate::client::Client;
@@ -88,7 +88,7 @@ fn upgrades_to_http2_are_not_forwarded() {
 fn a_silent_tunnel_ends_after_the_read_limit() {
     let endpoint = echo_after_upgrade();
     let timeouts = Timeouts { read: Duration::from_millis(200), ..Timeouts::default() };
-    let policy = Policy { timeouts, ..Policy::default() };
+    let policy = RoutePolicy { timeouts, ..RoutePolicy::default() };
     let mut world = World::start(policy_config(&[endpoint.address], policy));
     let mut client = Client::connect(world.http());
     upgrade(&mut client);

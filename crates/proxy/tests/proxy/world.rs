@@ -5,10 +5,12 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use lb_http::upstream::Protocol;
-use lb_http::{Action, HostPattern, Owner, PathPattern, Policy, Route, Upstream, UpstreamName};
-use lb_proxy::access_log::{Batch, Entry};
-use lb_proxy::{Certificate, Config, HostTls, Proxy, Settings};
+use lb_http::upstream::UpstreamProtocol;
+use lb_http::{
+    Action, HostPattern, PathPattern, Route, RouteOwner, RoutePolicy, Upstream, UpstreamName,
+};
+use lb_proxy::access_log::{AccessLogEntry, Batch};
+use lb_proxy::{Certificate, Config, HostTls, Proxy, ProxySettings};
 use prometheus_client::registry::Registry;
 use tokio::sync::{mpsc, watch};
 
@@ -37,9 +39,9 @@ impl World {
     }
 
     /// One worker, so that pooled connections are where the next request comes.
-    pub fn with(config: Config, change: impl FnOnce(&mut Settings)) -> Self {
+    pub fn with(config: Config, change: impl FnOnce(&mut ProxySettings)) -> Self {
         let local = SocketAddr::from(([127, 0, 0, 1], 0));
-        let mut settings = Settings::new(vec![local], vec![local]);
+        let mut settings = ProxySettings::new(vec![local], vec![local]);
         let (to_log, log) = mpsc::channel(1_000);
         settings.workers = 1;
         settings.access_log = Some(to_log);
@@ -76,7 +78,7 @@ impl World {
     }
 
     /// Entries of the access log, until one satisfies the condition.
-    pub fn logged(&mut self, condition: impl Fn(&Entry) -> bool) -> Entry {
+    pub fn logged(&mut self, condition: impl Fn(&AccessLogEntry) -> bool) -> AccessLogEntry {
         let start = Instant::now();
         loop {
             let batch = self.log.try_recv().unwrap_or_default();
@@ -89,7 +91,7 @@ impl World {
     }
 }
 
-pub fn name(service: &str, protocol: Protocol) -> UpstreamName {
+pub fn name(service: &str, protocol: UpstreamProtocol) -> UpstreamName {
     UpstreamName {
         namespace: "default".into(),
         service: service.into(),
@@ -100,31 +102,36 @@ pub fn name(service: &str, protocol: Protocol) -> UpstreamName {
 }
 
 pub fn upstream(addresses: &[SocketAddr]) -> Arc<Upstream> {
-    let endpoints = addresses.iter().map(|&address| lb_http::Endpoint { address, is_local: false });
+    let endpoints =
+        addresses.iter().map(|&address| lb_http::UpstreamEndpoint { address, is_local: false });
     Arc::new(Upstream { endpoints: endpoints.collect(), draining: Vec::new() })
 }
 
 /// All requests for `HOST` go to these addresses.
 pub fn config(addresses: &[SocketAddr]) -> Config {
-    policy_config(addresses, Policy::default())
+    policy_config(addresses, RoutePolicy::default())
 }
 
-pub fn policy_config(addresses: &[SocketAddr], policy: Policy) -> Config {
-    protocol_config(addresses, policy, Protocol::Http1)
+pub fn policy_config(addresses: &[SocketAddr], policy: RoutePolicy) -> Config {
+    protocol_config(addresses, policy, UpstreamProtocol::Http1)
 }
 
-pub fn protocol_config(addresses: &[SocketAddr], policy: Policy, protocol: Protocol) -> Config {
+pub fn protocol_config(
+    addresses: &[SocketAddr],
+    policy: RoutePolicy,
+    protocol: UpstreamProtocol,
+) -> Config {
     named_config(name("web", protocol), addresses, policy)
 }
 
-pub fn named_config(name: UpstreamName, addresses: &[SocketAddr], policy: Policy) -> Config {
+pub fn named_config(name: UpstreamName, addresses: &[SocketAddr], policy: RoutePolicy) -> Config {
     let mut config = Config::default();
     add_host(&mut config, HOST, &name, policy);
     config.upstreams.insert(name, upstream(addresses));
     config
 }
 
-pub fn add_host(config: &mut Config, host: &str, upstream: &UpstreamName, policy: Policy) {
+pub fn add_host(config: &mut Config, host: &str, upstream: &UpstreamName, policy: RoutePolicy) {
     add_rules(config, host, upstream, vec![("/", policy)]);
 }
 
@@ -133,11 +140,11 @@ pub fn add_rules(
     config: &mut Config,
     host: &str,
     upstream: &UpstreamName,
-    rules: Vec<(&str, Policy)>,
+    rules: Vec<(&str, RoutePolicy)>,
 ) {
-    let rule = |(prefix, policy): (&str, Policy)| {
+    let rule = |(prefix, policy): (&str, RoutePolicy)| {
         let route = Arc::new(Route {
-            owner: Owner { namespace: "default".into(), name: "web".into() },
+            owner: RouteOwner { namespace: "default".into(), name: "web".into() },
             action: Action::Forward(upstream.clone()),
             canaries: Vec::new(),
             policy: Arc::new(policy),

@@ -9,11 +9,11 @@ use super::selector::{Labels, Selector, any_selects};
 /// A node announces an address on an interface if one of the scopes includes both.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Announcement {
-    pub scopes: Vec<Scope>,
+    pub scopes: Vec<AnnouncementScope>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Scope {
+pub struct AnnouncementScope {
     /// A node must match one of them; empty: all nodes.
     pub nodes: Vec<Selector>,
     /// Names or shell patterns; empty: the interfaces with a prefix that contains the address.
@@ -29,7 +29,7 @@ impl Announcement {
     /// By all nodes.
     pub fn everywhere() -> &'static Self {
         static EVERYWHERE: LazyLock<Announcement> =
-            LazyLock::new(|| Announcement { scopes: vec![Scope::default()] });
+            LazyLock::new(|| Announcement { scopes: vec![AnnouncementScope::default()] });
         &EVERYWHERE
     }
 
@@ -38,7 +38,7 @@ impl Announcement {
         &'a self,
         node: &'a Labels,
         service: &'a Labels,
-    ) -> impl Iterator<Item = &'a Scope> {
+    ) -> impl Iterator<Item = &'a AnnouncementScope> {
         let scopes = self.scopes.iter();
         scopes.filter(|scope| {
             any_selects(&scope.nodes, node) && any_selects(&scope.services, service)
@@ -46,7 +46,7 @@ impl Announcement {
     }
 }
 
-impl Scope {
+impl AnnouncementScope {
     /// Whether it names its interfaces. Otherwise those qualify that have a prefix with the address.
     pub fn names_interfaces(&self) -> bool {
         !self.interfaces.is_empty()

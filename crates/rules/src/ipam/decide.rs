@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use super::Ipam;
 use super::ledger::SearchStart;
-use super::outcome::{Reason, Refusal};
+use super::outcome::{AssignmentReason, Refusal};
 use super::pools::PoolIndex;
 use super::range::address_to_number;
 use super::request::{AddressRequest, FamilyPolicy};
@@ -19,7 +19,7 @@ const MAX_LISTED_NAMES: usize = 5;
 
 /// What a Service has from now on.
 #[derive(Debug, Default)]
-pub struct Decision {
+pub struct AddressDecision {
     pub addresses: Vec<IpAddr>,
     /// Why the request is not met, or not in full.
     pub refusal: Option<Refusal>,
@@ -43,7 +43,7 @@ pub(crate) struct AssignmentFailure {
 }
 
 impl AssignmentFailure {
-    fn of(reason: Reason, message: impl Into<String>) -> Self {
+    fn of(reason: AssignmentReason, message: impl Into<String>) -> Self {
         Self { refusal: Refusal::new(reason, message), causes: Vec::new() }
     }
 
@@ -66,9 +66,9 @@ impl Ipam {
         turn: &SearchStart,
         request: &AddressRequest,
         held: &[IpAddr],
-    ) -> Decision {
+    ) -> AddressDecision {
         let families = request.wanted_families();
-        let mut decision = Decision::default();
+        let mut decision = AddressDecision::default();
         // Addresses that are not what is requested any more: they are kept until the others can be had.
         let mut stale = Vec::new();
         let mut conflicts = Vec::new();
@@ -107,11 +107,11 @@ impl Ipam {
         turn: &SearchStart,
         request: &AddressRequest,
         families: &[AddressFamily],
-        decision: &mut Decision,
+        decision: &mut AddressDecision,
         stale: &mut Vec<IpAddr>,
     ) -> Result<(), AssignmentFailure> {
         if let Some(fault) = &request.fault {
-            return Err(AssignmentFailure::of(Reason::InvalidRequest, fault));
+            return Err(AssignmentFailure::of(AssignmentReason::InvalidRequest, fault));
         }
         let mut taken = Vec::new();
         let mut failures: Vec<(AddressFamily, AssignmentFailure)> = Vec::new();
@@ -211,12 +211,12 @@ impl Ipam {
                     )
                 }
             };
-            return Err(AssignmentFailure::of(Reason::NotInPool, message));
+            return Err(AssignmentFailure::of(AssignmentReason::NotInPool, message));
         };
         if let Some(wanted) = request.pool.as_ref().filter(|wanted| pool.name.name() != *wanted) {
             let message =
                 format!("{address} is of {}, not of the requested pool {wanted}", pool.name);
-            return Err(AssignmentFailure::of(Reason::NotInPool, message));
+            return Err(AssignmentFailure::of(AssignmentReason::NotInPool, message));
         }
         let service = &turn.1;
         if !pool.admits(&service.namespace, self.labels_of(service), &request.labels) {
@@ -224,7 +224,7 @@ impl Ipam {
                 "{address} is of {}, whose selectors don't match this Service and its namespace",
                 pool.name
             );
-            return Err(AssignmentFailure::of(Reason::NotInPool, message));
+            return Err(AssignmentFailure::of(AssignmentReason::NotInPool, message));
         }
         let users = self.ledger.users(address).filter(|user| *user != turn);
         match users.filter_map(|user| self.obstacle(request, address, user)).next() {
@@ -247,7 +247,7 @@ impl Ipam {
             Sharing::Allowed => None,
             Sharing::Conflict(why) => Some(conflict(address, user, &why)),
             Sharing::NotShared => Some(Refusal::new(
-                Reason::InUse,
+                AssignmentReason::InUse,
                 format!(
                     "Service {user} has {address}: request another address, or share it by giving both the same \
                      annotation millrace.io/sharing-key"
@@ -276,7 +276,7 @@ impl Ipam {
                 family.name(),
                 self.names(&admitting)
             );
-            return Err(AssignmentFailure::of(Reason::FamilyUnavailable, message));
+            return Err(AssignmentFailure::of(AssignmentReason::FamilyUnavailable, message));
         }
         let free = |index: &PoolIndex| self.ledger.first_free(&self.pools, *index, family);
         let shared = self.find_shared(turn, request, family, &candidates);
@@ -288,7 +288,10 @@ impl Ipam {
             );
             let causes =
                 candidates.iter().map(|index| WaitCause::Exhausted(*index, family)).collect();
-            AssignmentFailure { refusal: Refusal::new(Reason::PoolExhausted, message), causes }
+            AssignmentFailure {
+                refusal: Refusal::new(AssignmentReason::PoolExhausted, message),
+                causes,
+            }
         })
     }
 
@@ -315,7 +318,7 @@ impl Ipam {
             if named.is_empty() {
                 let message =
                     format!("there is no address pool {name:?}: create it, or request another one");
-                return Err(AssignmentFailure::of(Reason::NoPool, message));
+                return Err(AssignmentFailure::of(AssignmentReason::NoPool, message));
             }
             let admits = |index: &PoolIndex| {
                 self.pools.get(*index).admits(namespace, labels, &request.labels)
@@ -325,7 +328,7 @@ impl Ipam {
                 let message = format!(
                     "the selectors of the requested pool {name} don't match this Service and its namespace"
                 );
-                return Err(AssignmentFailure::of(Reason::NoPool, message));
+                return Err(AssignmentFailure::of(AssignmentReason::NoPool, message));
             }
             return Ok(admitting);
         }
@@ -338,7 +341,7 @@ impl Ipam {
                 "no address pool with autoAssign matches this Service and its namespace: create one, or name a pool by \
                  the annotation millrace.io/address-pool"
             };
-            return Err(AssignmentFailure::of(Reason::NoPool, message));
+            return Err(AssignmentFailure::of(AssignmentReason::NoPool, message));
         }
         Ok(admitting)
     }
@@ -373,7 +376,10 @@ impl Ipam {
 }
 
 fn conflict(address: IpAddr, other: &ServiceName, why: &str) -> Refusal {
-    Refusal::new(Reason::SharingConflict, format!("Service {other} shares {address}, but {why}"))
+    Refusal::new(
+        AssignmentReason::SharingConflict,
+        format!("Service {other} shares {address}, but {why}"),
+    )
 }
 
 /// What is missing beside the addresses that the Service has.
@@ -396,7 +402,7 @@ fn needs(
              request",
             names.join(" and ")
         );
-        return Err(AssignmentFailure::of(Reason::FamilyUnavailable, message));
+        return Err(AssignmentFailure::of(AssignmentReason::FamilyUnavailable, message));
     }
     let mut needs = Vec::new();
     for &family in families {
@@ -406,7 +412,7 @@ fn needs(
                 "ipFamilyPolicy is RequireDualStack, but no {} address is requested: request one of each family",
                 family.name()
             );
-            return Err(AssignmentFailure::of(Reason::FamilyUnavailable, message));
+            return Err(AssignmentFailure::of(AssignmentReason::FamilyUnavailable, message));
         }
         let lacking: Vec<IpAddr> =
             requested.into_iter().filter(|address| !addresses.contains(address)).collect();

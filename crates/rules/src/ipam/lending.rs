@@ -10,7 +10,7 @@ use std::net::IpAddr;
 
 use super::ledger::SearchStart;
 use super::lending_nodes::{EndpointNodes, api_server_service};
-use super::outcome::{AssignmentOutcome, PortOutcome, Reason, Refusal};
+use super::outcome::{AssignmentOutcome, AssignmentReason, PortOutcome, Refusal};
 use super::pools::PoolIndex;
 use super::request::{AddressRequest, FamilyPolicy};
 use super::{Ipam, IpamService, LendingNodes, Usage, list};
@@ -169,18 +169,18 @@ impl Ipam {
         let mut notes = Vec::new();
         let mut refusal: Option<Refusal> = None;
         if let Some(fault) = &request.fault {
-            refusal = Some(Refusal::new(Reason::InvalidRequest, fault));
+            refusal = Some(Refusal::new(AssignmentReason::InvalidRequest, fault));
         }
         let is_faulty = refusal.is_some();
         let is_too_large = request.ports.len() > MAX_PORTS;
         if is_too_large {
             let message = format!("it has more than {MAX_PORTS} ports: no pool of nodes takes it");
-            refusal.get_or_insert(Refusal::new(Reason::InvalidRequest, message));
+            refusal.get_or_insert(Refusal::new(AssignmentReason::InvalidRequest, message));
         }
         for &(protocol, port) in request.ports.iter().filter(|_| !is_too_large) {
             let has = held.is_some_and(|grant| grant.ports.contains(&(protocol, port)));
             let refused = match self.refuse_port(turn, pool, (protocol, port), has) {
-                Ok(_) if is_faulty && !has => Some(Reason::InvalidRequest),
+                Ok(_) if is_faulty && !has => Some(AssignmentReason::InvalidRequest),
                 Ok(note) => {
                     notes.extend(note);
                     None
@@ -213,7 +213,7 @@ impl Ipam {
             Some(refusal) => (refusal.reason, refusal.message),
             None => {
                 notes.insert(0, format!("ports of the nodes of {name}"));
-                (Reason::Assigned, notes.join("; "))
+                (AssignmentReason::Assigned, notes.join("; "))
             }
         };
         let kept_addresses = if has_any { Vec::new() } else { entry.addresses.clone() };
@@ -241,12 +241,12 @@ impl Ipam {
                 "{named} is not among spec.nodes.ports of {}: use a listed port, or another pool",
                 of.name
             );
-            return Err(Refusal::new(Reason::PortNotAllowed, message));
+            return Err(Refusal::new(AssignmentReason::PortNotAllowed, message));
         }
         if let Some(owner) = find_owner_on_nodes(port) {
             let message =
                 format!("nodes need {named} for {owner}: no Service gets it, use another port");
-            return Err(Refusal::new(Reason::PortNotAllowed, message));
+            return Err(Refusal::new(AssignmentReason::PortNotAllowed, message));
         }
         let holders = self.lending.holders.get(&(protocol, port)).into_iter().flatten();
         let mut note = None;
@@ -268,7 +268,7 @@ impl Ipam {
                 "Service {} has {named} of nodes of {}: give one of them another port",
                 other.1, of.name
             );
-            return Err(Refusal::new(Reason::SharingConflict, message));
+            return Err(Refusal::new(AssignmentReason::SharingConflict, message));
         }
         Ok(note)
     }
@@ -336,7 +336,7 @@ impl Ipam {
         };
         let message =
             format!("{} selects no healthy node with an {lacking} address{what}", of.name);
-        Err(Refusal::new(Reason::NoNode, message))
+        Err(Refusal::new(AssignmentReason::NoNode, message))
     }
 
     /// The addresses of healthy nodes are used if any Service has a port of them.

@@ -7,7 +7,7 @@ use lb_bgp::Communities;
 use lb_bgp::table::{AdvertisedPeers, Advertisement};
 
 use super::advertisement::{Advertised, read_communities};
-use super::pool::{Pool, PoolName};
+use super::pool::{IpamPool, PoolName};
 use super::problems::Problems;
 use super::selector::Selector;
 use crate::kinds::BGPAdvertisement;
@@ -68,7 +68,7 @@ impl MetallbAdvertisement {
         (read, problems.into_list())
     }
 
-    pub(super) fn concerns(&self, pool: &Pool) -> bool {
+    pub(super) fn concerns(&self, pool: &IpamPool) -> bool {
         let PoolName::Object(name) = &pool.name else { return false };
         let concerns_all = self.pools.is_empty() && self.pool_selectors.is_empty();
         self.is_understood
@@ -95,7 +95,7 @@ impl MetallbAdvertisement {
     /// How the addresses of a pool of MetalLB are advertised; nothing: not at all.
     pub(super) fn of_pool(
         all: &BTreeMap<ObjectRef, (Self, Advertised)>,
-        pool: &Pool,
+        pool: &IpamPool,
     ) -> Vec<Advertised> {
         let concerned = all.values().filter(|(advertisement, _)| advertisement.concerns(pool));
         concerned.map(|(_, advertised)| advertised.clone()).collect()

@@ -40,7 +40,7 @@ use std::sync::Arc;
 
 use crate::model::{AddressFamily, Kind, Object, ObjectRef, PortGrant, ServiceName};
 
-use decide::Decision;
+use decide::AddressDecision;
 use ledger::{AddressLedger, SearchStart};
 use lending_state::Lending;
 use namespaces::Namespaces;
@@ -50,10 +50,10 @@ use waiting::{WaitCause, WaitingServices};
 
 pub use crate::kinds::service::is_marked;
 pub use advertisement::Advertised;
-pub use announcement::{Announcement, Scope};
+pub use announcement::{Announcement, AnnouncementScope};
 pub use lending_nodes::{EndpointNodes, LendingNodes, api_server_service};
-pub use outcome::{AssignmentOutcome, PortOutcome, Reason};
-pub use pool::{Pool, PoolName, SETTING};
+pub use outcome::{AssignmentOutcome, AssignmentReason, PortOutcome};
+pub use pool::{IpamPool, PoolName, SETTING};
 pub use pools::Pools;
 pub use problems::is_unset;
 pub use range::Range;
@@ -63,7 +63,7 @@ pub use selector::{Labels, Selector, any_selects};
 pub const CLASS: &str = "millrace.io/load-balancer";
 
 #[derive(Clone, Debug)]
-pub struct Settings {
+pub struct IpamSettings {
     /// Values of `spec.loadBalancerClass` to serve.
     pub classes: Vec<String>,
     /// Whether Services without a class are left to others.
@@ -72,7 +72,7 @@ pub struct Settings {
     pub is_alone: bool,
 }
 
-impl Default for Settings {
+impl Default for IpamSettings {
     fn default() -> Self {
         Self { classes: vec![CLASS.to_owned()], needs_class: false, is_alone: false }
     }
@@ -81,7 +81,7 @@ impl Default for Settings {
 /// Assigns addresses.
 #[derive(Debug, Default)]
 pub struct Ipam {
-    settings: Settings,
+    settings: IpamSettings,
     pools: Pools,
     namespaces: Namespaces,
     services: BTreeMap<ServiceName, IpamService>,
@@ -96,7 +96,7 @@ pub struct Ipam {
     offers: BTreeMap<(PoolIndex, AddressFamily), Option<SearchStart>>,
     has_other_pools: bool,
     changed: BTreeSet<ServiceName>,
-    reasons: BTreeMap<Reason, usize>,
+    reasons: BTreeMap<AssignmentReason, usize>,
     outside: usize,
 }
 
@@ -127,7 +127,7 @@ pub struct Usage<'a> {
 }
 
 impl Ipam {
-    pub fn new(settings: Settings, pools: Pools) -> Self {
+    pub fn new(settings: IpamSettings, pools: Pools) -> Self {
         Self { settings, pools, has_other_pools: true, ..Self::default() }
     }
 
@@ -301,7 +301,7 @@ impl Ipam {
         }
     }
 
-    fn outcome_of(&self, decision: &Decision) -> AssignmentOutcome {
+    fn outcome_of(&self, decision: &AddressDecision) -> AssignmentOutcome {
         let addresses = decision.addresses.clone();
         let is_outside = |address: &&IpAddr| self.pools.pool_of(**address).is_none();
         let outside = addresses.iter().filter(is_outside).count();
@@ -328,7 +328,7 @@ impl Ipam {
             });
         }
         parts.extend(decision.note.clone());
-        let (reason, message) = (Reason::Assigned, parts.join("; "));
+        let (reason, message) = (AssignmentReason::Assigned, parts.join("; "));
         AssignmentOutcome { addresses, ports: Vec::new(), grant: None, reason, message, outside }
     }
 
@@ -338,7 +338,7 @@ impl Ipam {
     }
 
     /// The number of Services by outcome.
-    pub fn count(&self, reason: Reason) -> usize {
+    pub fn count(&self, reason: AssignmentReason) -> usize {
         self.reasons.get(&reason).copied().unwrap_or_default()
     }
 

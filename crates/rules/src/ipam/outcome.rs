@@ -6,7 +6,7 @@ use super::pool::PoolName;
 use crate::model::{PortGrant, Protocol};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Reason {
+pub enum AssignmentReason {
     Assigned,
     /// No pool admits the Service.
     NoPool,
@@ -28,7 +28,7 @@ pub enum Reason {
     InvalidRequest,
 }
 
-impl Reason {
+impl AssignmentReason {
     pub const ALL: [Self; 10] = [
         Self::Assigned,
         Self::NoPool,
@@ -66,7 +66,7 @@ pub struct AssignmentOutcome {
     pub ports: Vec<PortOutcome>,
     /// Those of the ports that it has, and of which pool.
     pub grant: Option<PortGrant>,
-    pub reason: Reason,
+    pub reason: AssignmentReason,
     /// Names what to do, unless the reason is `Assigned`.
     pub message: String,
     /// The number of its addresses that no pool contains any more.
@@ -76,7 +76,9 @@ pub struct AssignmentOutcome {
 impl AssignmentOutcome {
     /// The Service requests addresses that it can't have, and keeps its ports of nodes meanwhile.
     pub(super) fn wait_for(&mut self, refusal: Option<Refusal>, pool: &PoolName) {
-        let Some(refusal) = refusal.filter(|_| self.reason == Reason::Assigned) else { return };
+        let Some(refusal) = refusal.filter(|_| self.reason == AssignmentReason::Assigned) else {
+            return;
+        };
         self.reason = refusal.reason;
         self.message = format!("{}. Until then it keeps ports of nodes of {pool}", refusal.message);
     }
@@ -88,18 +90,18 @@ pub struct PortOutcome {
     pub protocol: Protocol,
     pub port: u16,
     /// Why the Service does not have it.
-    pub refused: Option<Reason>,
+    pub refused: Option<AssignmentReason>,
 }
 
 /// Why an address can't be had.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    pub reason: Reason,
+    pub reason: AssignmentReason,
     pub message: String,
 }
 
 impl Refusal {
-    pub fn new(reason: Reason, message: impl Into<String>) -> Self {
+    pub fn new(reason: AssignmentReason, message: impl Into<String>) -> Self {
         Self { reason, message: message.into() }
     }
 }

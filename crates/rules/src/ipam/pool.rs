@@ -7,7 +7,7 @@ use std::fmt::{self, Display};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::advertisement::Advertised;
-use super::announcement::{Announcement, Scope};
+use super::announcement::{Announcement, AnnouncementScope};
 use super::lending_nodes::LendingNodes;
 use super::problems::{Problems, is_unset};
 use super::range::{Range, ends_in_0_or_255};
@@ -57,7 +57,7 @@ impl Display for PoolName {
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub struct Pool {
+pub struct IpamPool {
     pub name: PoolName,
     /// Decides which one has an address that several contain. `None`, as of settings and files: the oldest.
     pub created: Option<String>,
@@ -97,9 +97,9 @@ impl NamespaceSelection {
 }
 
 /// A pool, and what can't be read in its object: field and message.
-pub(crate) type ReadPool = (Pool, Vec<(String, String)>);
+pub(crate) type ReadPool = (IpamPool, Vec<(String, String)>);
 
-impl Pool {
+impl IpamPool {
     pub(crate) fn of_setting(ranges: &[Range]) -> Self {
         Self {
             name: PoolName::Setting,
@@ -123,7 +123,7 @@ impl Pool {
         let services = problems.selectors("spec.serviceSelector", spec.service_selector.iter());
         let namespaces =
             problems.selectors("spec.namespaceSelector", spec.namespace_selector.iter());
-        let mut scopes: Vec<Scope> = Vec::new();
+        let mut scopes: Vec<AnnouncementScope> = Vec::new();
         for (index, announcement) in spec.announcements.iter().enumerate() {
             let field = format!("spec.announcements[{index}]");
             scopes.push(problems.scope(
@@ -132,7 +132,7 @@ impl Pool {
             ));
         }
         if scopes.is_empty() {
-            scopes.push(Scope::default());
+            scopes.push(AnnouncementScope::default());
         }
         let mut advertised: Vec<Advertised> = Vec::new();
         for (index, advertisement) in spec.advertisements.iter().enumerate() {
@@ -271,7 +271,7 @@ pub struct Advertisement {
     namespace: String,
     pools: BTreeSet<String>,
     pool_selectors: Vec<Selector>,
-    scope: Scope,
+    scope: AnnouncementScope,
     /// Otherwise it may be meant to announce less.
     is_understood: bool,
 }
@@ -280,7 +280,7 @@ impl Advertisement {
     pub fn read(object: &L2Advertisement) -> (Self, Vec<(String, String)>) {
         let spec = &object.spec;
         let mut problems = Problems::default();
-        let scope = Scope {
+        let scope = AnnouncementScope {
             includes_routed: true,
             services: problems.selectors("spec.serviceSelectors", spec.service_selectors.iter()),
             ..problems.scope(
@@ -318,10 +318,13 @@ impl Advertisement {
     }
 
     /// Where the addresses of a pool of MetalLB are announced; `None`: nowhere.
-    pub fn of_pool<'a>(all: impl Iterator<Item = &'a Self>, pool: &Pool) -> Option<Announcement> {
+    pub fn of_pool<'a>(
+        all: impl Iterator<Item = &'a Self>,
+        pool: &IpamPool,
+    ) -> Option<Announcement> {
         let PoolName::Object(name) = &pool.name else { return None };
         let concerned = all.filter(|advertisement| advertisement.concerns(name, &pool.labels));
-        let scopes: Vec<Scope> =
+        let scopes: Vec<AnnouncementScope> =
             concerned.map(|advertisement| advertisement.scope.clone()).collect();
         (!scopes.is_empty()).then_some(Announcement { scopes })
     }

@@ -11,7 +11,7 @@ use lb_bgp::table::AdvertisedPeers;
 use super::advertisement::Advertised;
 use super::lending_nodes::list_api_servers;
 use super::metallb_advertisement::MetallbAdvertisement;
-use super::pool::{Advertisement, Pool, PoolName};
+use super::pool::{Advertisement, IpamPool, PoolName};
 use super::range::{Range, address_to_number};
 use super::selector::Labels;
 use crate::model::{AddressFamily, LentPool, LentPorts, Node, Object, ObjectRef, Problem, Slice};
@@ -21,14 +21,14 @@ pub(crate) type PoolIndex = usize;
 
 #[derive(Debug, Default)]
 pub struct Pools {
-    setting: Option<Pool>,
-    objects: BTreeMap<ObjectRef, (Pool, Vec<Problem>)>,
+    setting: Option<IpamPool>,
+    objects: BTreeMap<ObjectRef, (IpamPool, Vec<Problem>)>,
     advertisements: BTreeMap<ObjectRef, (Advertisement, Vec<Problem>)>,
     bgp_advertisements: BTreeMap<ObjectRef, (MetallbAdvertisement, Vec<Problem>)>,
     /// Names of communities.
     communities: BTreeMap<ObjectRef, BTreeMap<String, String>>,
     /// In the order in which they are tried, with the ranges that are theirs.
-    pools: Vec<Pool>,
+    pools: Vec<IpamPool>,
     /// Sorted; none overlaps another.
     ranges: Vec<(Range, PoolIndex)>,
     problems: BTreeMap<ObjectRef, Vec<Problem>>,
@@ -37,7 +37,7 @@ pub struct Pools {
 impl Pools {
     /// `ranges`: those of the setting.
     pub fn new(ranges: &[Range]) -> Self {
-        let setting = (!ranges.is_empty()).then(|| Pool::of_setting(ranges));
+        let setting = (!ranges.is_empty()).then(|| IpamPool::of_setting(ranges));
         let mut pools = Self { setting, ..Self::default() };
         pools.arrange();
         pools
@@ -49,11 +49,11 @@ impl Pools {
         let described = |problems| described(&reference, problems);
         let is_changed = match object {
             Object::AddressPool(pool) => {
-                let (pool, problems) = Pool::of_address_pool(pool);
+                let (pool, problems) = IpamPool::of_address_pool(pool);
                 replace(&mut self.objects, &reference, (pool, described(problems)))
             }
             Object::IpAddressPool(pool) => {
-                let (pool, problems) = Pool::of_metallb(pool);
+                let (pool, problems) = IpamPool::of_metallb(pool);
                 replace(&mut self.objects, &reference, (pool, described(problems)))
             }
             Object::L2Advertisement(advertisement) => {
@@ -103,7 +103,7 @@ impl Pools {
             )
             .collect();
         let advertised = self.read_communities();
-        let mut pools: Vec<Pool> =
+        let mut pools: Vec<IpamPool> =
             self.objects.values().map(|(pool, _)| pool).chain(&self.setting).cloned().collect();
         self.settle_overlaps(&mut pools);
         for pool in &mut pools {
@@ -150,7 +150,7 @@ impl Pools {
     }
 
     /// Leaves each range to its oldest pool.
-    fn settle_overlaps(&mut self, pools: &mut [Pool]) {
+    fn settle_overlaps(&mut self, pools: &mut [IpamPool]) {
         pools.sort_by(|a, b| (&a.created, &a.name).cmp(&(&b.created, &b.name)));
         // By first address; none overlaps another.
         let mut taken: BTreeMap<u128, (Range, PoolName)> = BTreeMap::new();
@@ -190,11 +190,11 @@ impl Pools {
     }
 
     /// In the order in which they are tried.
-    pub fn iter(&self) -> impl Iterator<Item = (PoolIndex, &Pool)> {
+    pub fn iter(&self) -> impl Iterator<Item = (PoolIndex, &IpamPool)> {
         self.pools.iter().enumerate()
     }
 
-    pub fn get(&self, index: PoolIndex) -> &Pool {
+    pub fn get(&self, index: PoolIndex) -> &IpamPool {
         &self.pools[index]
     }
 
@@ -257,7 +257,7 @@ impl Pools {
     }
 
     /// The pool that an address belongs to.
-    pub fn pool_of(&self, address: IpAddr) -> Option<&Pool> {
+    pub fn pool_of(&self, address: IpAddr) -> Option<&IpamPool> {
         self.index_of(address_to_number(address)).map(|index| self.get(index))
     }
 

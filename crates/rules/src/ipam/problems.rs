@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use serde_json::Value;
 
-use super::announcement::Scope;
+use super::announcement::AnnouncementScope;
 use super::range::Range;
 use super::selector::Selector;
 
@@ -52,11 +52,11 @@ impl Problems {
         &mut self,
         (nodes_field, nodes): (&str, impl Iterator<Item = &'a LabelSelector>),
         (interfaces_field, interfaces): (&str, &[String]),
-    ) -> Scope {
+    ) -> AnnouncementScope {
         let nodes = self.selectors(nodes_field, nodes);
-        let (interfaces, problem) = Scope::read_interfaces(interfaces);
+        let (interfaces, problem) = AnnouncementScope::read_interfaces(interfaces);
         self.0.extend(problem.map(|problem| (interfaces_field.to_owned(), problem)));
-        Scope { nodes, interfaces, ..Scope::default() }
+        AnnouncementScope { nodes, interfaces, ..AnnouncementScope::default() }
     }
 
     /// Whether there is no field that this version does not know. Such a field may restrict what the

@@ -12,7 +12,7 @@ use super::weights::{self, WEIGHT, Weights};
 
 /// An endpoint of one service port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Endpoint<'a> {
+pub struct PortEndpoint<'a> {
     pub backend: Backend,
     pub ready: bool,
     pub serving: bool,
@@ -23,7 +23,7 @@ pub struct Endpoint<'a> {
     pub on_dead_node: bool,
 }
 
-impl<'a> Endpoint<'a> {
+impl<'a> PortEndpoint<'a> {
     pub(crate) fn for_nodes(&self) -> Option<&'a [Box<str>]> {
         self.hints?.for_nodes.as_deref()
     }
@@ -50,8 +50,8 @@ pub(crate) fn endpoints_of_port<'a>(
     weights: &Weights<'_>,
     node: &NodeContext,
     problems: &mut Vec<Problem>,
-) -> Vec<Endpoint<'a>> {
-    let mut found: BTreeMap<(IpAddr, u16), Endpoint<'a>> = BTreeMap::new();
+) -> Vec<PortEndpoint<'a>> {
+    let mut found: BTreeMap<(IpAddr, u16), PortEndpoint<'a>> = BTreeMap::new();
     for slice in slices {
         match &slice.address_type {
             AddressType::Of(family) if *family == key.family => {}
@@ -82,13 +82,13 @@ pub(crate) fn endpoints_of_port<'a>(
             }
         }
     }
-    let mut endpoints: Vec<Endpoint<'a>> = found.into_values().collect();
+    let mut endpoints: Vec<PortEndpoint<'a>> = found.into_values().collect();
     set_aside_on_dead_nodes(&mut endpoints);
     endpoints
 }
 
 /// Treats endpoints on dead nodes as neither ready nor serving, unless no other endpoint may serve.
-fn set_aside_on_dead_nodes(endpoints: &mut [Endpoint<'_>]) {
+fn set_aside_on_dead_nodes(endpoints: &mut [PortEndpoint<'_>]) {
     if endpoints.iter().any(|endpoint| endpoint.may_serve() && !endpoint.on_dead_node) {
         for endpoint in endpoints.iter_mut().filter(|endpoint| endpoint.on_dead_node) {
             (endpoint.ready, endpoint.serving) = (false, false);
@@ -98,8 +98,10 @@ fn set_aside_on_dead_nodes(endpoints: &mut [Endpoint<'_>]) {
 
 /// Orders endpoints with the same address: the one that is not terminating wins. The other fields
 /// make the result independent of the order of slices.
-fn preference<'a>(endpoint: &Endpoint<'a>) -> (bool, bool, bool, bool, Weight, Option<&'a Hints>) {
-    let &Endpoint { backend, ready, serving, terminating, hints, on_dead_node: _ } = endpoint;
+fn preference<'a>(
+    endpoint: &PortEndpoint<'a>,
+) -> (bool, bool, bool, bool, Weight, Option<&'a Hints>) {
+    let &PortEndpoint { backend, ready, serving, terminating, hints, on_dead_node: _ } = endpoint;
     (!terminating, ready, serving, backend.local, backend.weight, hints)
 }
 
@@ -143,12 +145,12 @@ fn port_of(key: &ServicePortKey, slice: &Slice, problems: &mut Vec<Problem>) -> 
 fn read_endpoints<'a>(
     slice: &Slice,
     index: usize,
-    endpoint: &'a slice::Endpoint,
+    endpoint: &'a slice::SliceEndpoint,
     port: u16,
     weight: Option<Weight>,
     node: &NodeContext,
     problems: &mut Vec<Problem>,
-) -> Option<Endpoint<'a>> {
+) -> Option<PortEndpoint<'a>> {
     let address = match &endpoint.address {
         Ok(address) => *address,
         Err(wrong) => {
@@ -160,7 +162,7 @@ fn read_endpoints<'a>(
     let node_name = endpoint.node_name.as_deref();
     let local = node_name == Some(node.name.as_str());
     let known = node_name.filter(|_| !local).and_then(|name| node.nodes.get(name));
-    Some(Endpoint {
+    Some(PortEndpoint {
         backend: Backend {
             address,
             port,

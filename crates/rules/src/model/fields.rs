@@ -6,7 +6,7 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::{ServicePort as ApiPort, ServiceSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
-use super::types::{Policy, Problem, Protocol, ServiceName};
+use super::types::{Problem, Protocol, ServiceName, TrafficPolicy};
 
 const AFFINITY_SECONDS: i32 = 10_800;
 const MAX_AFFINITY_SECONDS: i32 = 86_400;
@@ -53,10 +53,10 @@ impl Fields<'_> {
         protocol
     }
 
-    pub fn policy(&mut self, field: &str, policy: &Option<String>) -> Policy {
+    pub fn policy(&mut self, field: &str, policy: &Option<String>) -> TrafficPolicy {
         match self.one_of(field, policy, &["Cluster", "Local"]) {
-            "Local" => Policy::Local,
-            _ => Policy::Cluster,
+            "Local" => TrafficPolicy::Local,
+            _ => TrafficPolicy::Cluster,
         }
     }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use super::endpoints::Endpoint;
+use super::endpoints::PortEndpoint;
 use super::types::{AddressFamily, HealthCheck};
 
 /// The ready endpoints on this node, by address: an endpoint with several ports counts once.
@@ -13,7 +13,7 @@ pub(crate) struct ReadyHere(BTreeSet<IpAddr>);
 impl ReadyHere {
     /// Adds the endpoints of one service port. Terminating endpoints do not count: while they
     /// finish, the load balancer should use other nodes.
-    pub fn add(&mut self, endpoints: &[Endpoint<'_>]) {
+    pub fn add(&mut self, endpoints: &[PortEndpoint<'_>]) {
         let ready = endpoints.iter().filter(|endpoint| endpoint.ready && endpoint.backend.local);
         self.0.extend(ready.map(|endpoint| endpoint.backend.address));
     }

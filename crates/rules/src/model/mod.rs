@@ -51,8 +51,8 @@ pub use slice::{AddressType, Slice};
 pub use slices::Slices;
 pub use tunnels::{forwarding_name, forwarding_named, is_tunnelled};
 pub use types::{
-    AddressFamily, Backend, Frontend, HealthCheck, Policy, Problem, Protocol, ServiceName,
-    ServicePort, ServicePortKey,
+    AddressFamily, Backend, Frontend, HealthCheck, Problem, Protocol, ServiceName, ServicePort,
+    ServicePortKey, TrafficPolicy,
 };
 pub use weights::Weights;
 

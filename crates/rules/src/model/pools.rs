@@ -2,9 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use super::endpoints::Endpoint;
+use super::endpoints::PortEndpoint;
 use super::node_context::NodeContext;
-use super::types::{Backend, Policy, ServicePort};
+use super::types::{Backend, ServicePort, TrafficPolicy};
 
 /// Endpoints for new connections, and all others.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -14,7 +14,7 @@ pub struct Pool {
 }
 
 /// The pool of the scope `cluster`.
-pub fn of_cluster(endpoints: &[Endpoint<'_>], node: &NodeContext) -> Pool {
+pub fn of_cluster(endpoints: &[PortEndpoint<'_>], node: &NodeContext) -> Pool {
     let serving = cluster(endpoints, node);
     let draining = endpoints.iter().map(|endpoint| endpoint.backend);
     Pool { draining: draining.filter(|backend| !serving.contains(backend)).collect(), serving }
@@ -24,13 +24,13 @@ pub fn of_cluster(endpoints: &[Endpoint<'_>], node: &NodeContext) -> Pool {
 /// terminate, that are not ready at the moment, or that serve other zones.
 pub(crate) fn fill_pools(
     service_port: &mut ServicePort,
-    endpoints: &[Endpoint<'_>],
+    endpoints: &[PortEndpoint<'_>],
     node: &NodeContext,
 ) {
     let external = service_port.is_external();
-    let wants_cluster = service_port.internal_policy == Policy::Cluster || external;
-    let wants_local = service_port.internal_policy == Policy::Local
-        || (service_port.external_policy == Policy::Local && external);
+    let wants_cluster = service_port.internal_policy == TrafficPolicy::Cluster || external;
+    let wants_local = service_port.internal_policy == TrafficPolicy::Local
+        || (service_port.external_policy == TrafficPolicy::Local && external);
     if wants_cluster {
         service_port.cluster = cluster(endpoints, node);
     }
@@ -38,7 +38,7 @@ pub(crate) fn fill_pools(
     if wants_local {
         service_port.local = local(endpoints);
     }
-    service_port.populated = endpoints.iter().any(Endpoint::may_serve);
+    service_port.populated = endpoints.iter().any(PortEndpoint::may_serve);
     let pools = [&service_port.cluster, &service_port.local];
     let draining = endpoints.iter().map(|endpoint| endpoint.backend);
     service_port.draining =
@@ -47,15 +47,16 @@ pub(crate) fn fill_pools(
 
 /// The ready endpoints that topology allows; if there are none, those that terminate and still
 /// serve.
-fn cluster(endpoints: &[Endpoint<'_>], node: &NodeContext) -> BTreeSet<Backend> {
-    let ready: Vec<&Endpoint<'_>> = endpoints.iter().filter(|endpoint| endpoint.ready).collect();
+fn cluster(endpoints: &[PortEndpoint<'_>], node: &NodeContext) -> BTreeSet<Backend> {
+    let ready: Vec<&PortEndpoint<'_>> =
+        endpoints.iter().filter(|endpoint| endpoint.ready).collect();
     let allowed: BTreeSet<Backend> =
         near(&ready, node).into_iter().map(|endpoint| endpoint.backend).collect();
     if allowed.is_empty() { last_resort(endpoints) } else { allowed }
 }
 
 /// Whether hints may restrict the pool on some node.
-fn is_hinted(endpoints: &[Endpoint<'_>]) -> bool {
+fn is_hinted(endpoints: &[PortEndpoint<'_>]) -> bool {
     let mut ready = endpoints.iter().filter(|endpoint| endpoint.ready).peekable();
     ready.peek().is_some()
         && (ready.clone().all(|endpoint| endpoint.for_nodes().is_some())
@@ -63,15 +64,15 @@ fn is_hinted(endpoints: &[Endpoint<'_>]) -> bool {
 }
 
 /// Backends on this node, for which topology does not matter.
-fn local(endpoints: &[Endpoint<'_>]) -> BTreeSet<Backend> {
-    let here: Vec<Endpoint<'_>> =
+fn local(endpoints: &[PortEndpoint<'_>]) -> BTreeSet<Backend> {
+    let here: Vec<PortEndpoint<'_>> =
         endpoints.iter().filter(|endpoint| endpoint.backend.local).copied().collect();
     let ready: BTreeSet<Backend> =
         here.iter().filter(|endpoint| endpoint.ready).map(|endpoint| endpoint.backend).collect();
     if ready.is_empty() { last_resort(&here) } else { ready }
 }
 
-fn last_resort(endpoints: &[Endpoint<'_>]) -> BTreeSet<Backend> {
+fn last_resort(endpoints: &[PortEndpoint<'_>]) -> BTreeSet<Backend> {
     endpoints
         .iter()
         .filter(|endpoint| endpoint.is_last_resort())
@@ -81,12 +82,12 @@ fn last_resort(endpoints: &[Endpoint<'_>]) -> BTreeSet<Backend> {
 
 /// The endpoints whose hints name this node, or its zone. All, if any has no such hint, or none
 /// names this node or zone.
-fn near<'e, 's>(ready: &[&'e Endpoint<'s>], node: &NodeContext) -> Vec<&'e Endpoint<'s>> {
+fn near<'e, 's>(ready: &[&'e PortEndpoint<'s>], node: &NodeContext) -> Vec<&'e PortEndpoint<'s>> {
     let named = |names: Option<&[Box<str>]>, name: &str| {
         names.is_some_and(|names| names.iter().any(|n| **n == *name))
     };
     if ready.iter().all(|endpoint| endpoint.for_nodes().is_some()) {
-        let hinted: Vec<&Endpoint<'_>> =
+        let hinted: Vec<&PortEndpoint<'_>> =
             ready.iter().filter(|e| named(e.for_nodes(), &node.name)).copied().collect();
         if !hinted.is_empty() {
             return hinted;
@@ -95,7 +96,7 @@ fn near<'e, 's>(ready: &[&'e Endpoint<'s>], node: &NodeContext) -> Vec<&'e Endpo
     if let Some(zone) = &node.zone
         && ready.iter().all(|endpoint| endpoint.for_zones().is_some())
     {
-        let hinted: Vec<&Endpoint<'_>> =
+        let hinted: Vec<&PortEndpoint<'_>> =
             ready.iter().filter(|e| named(e.for_zones(), zone)).copied().collect();
         if !hinted.is_empty() {
             return hinted;

@@ -16,7 +16,7 @@ use serde::de::{Error, MapAccess, Unexpected, Visitor};
 use serde::{Deserialize, Deserializer};
 
 use super::address;
-use super::slice::{AddressType, Endpoint, Hints, Port, Slice, UnusableAddress};
+use super::slice::{AddressType, Hints, Slice, SliceEndpoint, SlicePort, UnusableAddress};
 use super::types::{AddressFamily, Protocol, ServiceName};
 #[cfg(doc)]
 use super::weights::WEIGHT;
@@ -30,7 +30,7 @@ pub struct SentSlice {
 
 impl<'de> Deserialize<'de> for SentSlice {
     fn deserialize<D: Deserializer<'de>>(value: D) -> Result<Self, D::Error> {
-        let Fields(mut slice) = Fields::<ApiSlice<'de>>::deserialize(value)?;
+        let FieldMap(mut slice) = FieldMap::<ApiSlice<'de>>::deserialize(value)?;
         let version =
             slice.metadata.as_mut().and_then(|metadata| metadata.0.resource_version.take());
         Ok(Self { resource_version: version.as_ref().map(boxed), slice: slice.into() })
@@ -43,7 +43,7 @@ struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
 
 /// A map of fields. A structure alone would also be read from a list of its values.
 #[derive(Debug, Default)]
-struct Fields<T>(T);
+struct FieldMap<T>(T);
 
 /// The fields that rules use, borrowed from the text. Null equals absent everywhere.
 #[derive(Debug, Default, Deserialize)]
@@ -54,13 +54,13 @@ struct ApiSlice<'a> {
     #[serde(default, rename = "kind", deserialize_with = "this_kind")]
     _kind: (),
     #[serde(borrow)]
-    metadata: Option<Fields<Metadata<'a>>>,
+    metadata: Option<FieldMap<Metadata<'a>>>,
     #[serde(borrow)]
     address_type: Option<Text<'a>>,
     #[serde(borrow)]
-    endpoints: Option<Vec<Fields<ApiEndpoint<'a>>>>,
+    endpoints: Option<Vec<FieldMap<ApiEndpoint<'a>>>>,
     #[serde(borrow)]
-    ports: Option<Vec<Fields<ApiPort<'a>>>>,
+    ports: Option<Vec<FieldMap<ApiPort<'a>>>>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -75,13 +75,13 @@ struct Metadata<'a> {
     #[serde(borrow)]
     resource_version: Option<Text<'a>>,
     #[serde(borrow)]
-    labels: Option<Fields<Labels<'a>>>,
+    labels: Option<FieldMap<SliceLabels<'a>>>,
     #[serde(borrow)]
-    annotations: Option<Fields<Annotations<'a>>>,
+    annotations: Option<FieldMap<Annotations<'a>>>,
 }
 
 #[derive(Debug, Default, Deserialize)]
-struct Labels<'a> {
+struct SliceLabels<'a> {
     #[serde(borrow, rename = "kubernetes.io/service-name")]
     service_name: Option<Text<'a>>,
 }
@@ -101,13 +101,13 @@ struct Annotations<'a> {
 struct ApiEndpoint<'a> {
     #[serde(borrow)]
     addresses: Option<Vec<Text<'a>>>,
-    conditions: Option<Fields<Conditions>>,
+    conditions: Option<FieldMap<Conditions>>,
     #[serde(borrow)]
     node_name: Option<Text<'a>>,
     #[serde(borrow)]
     zone: Option<Text<'a>>,
     #[serde(borrow)]
-    hints: Option<Fields<ApiHints<'a>>>,
+    hints: Option<FieldMap<ApiHints<'a>>>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -121,9 +121,9 @@ struct Conditions {
 #[serde(rename_all = "camelCase")]
 struct ApiHints<'a> {
     #[serde(borrow)]
-    for_nodes: Option<Vec<Fields<Named<'a>>>>,
+    for_nodes: Option<Vec<FieldMap<Named<'a>>>>,
     #[serde(borrow)]
-    for_zones: Option<Vec<Fields<Named<'a>>>>,
+    for_zones: Option<Vec<FieldMap<Named<'a>>>>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -147,7 +147,7 @@ impl Text<'_> {
     }
 }
 
-impl<T> Deref for Fields<T> {
+impl<T> Deref for FieldMap<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
@@ -155,19 +155,19 @@ impl<T> Deref for Fields<T> {
     }
 }
 
-impl<'de, T: Deserialize<'de>> Deserialize<'de> for Fields<T> {
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for FieldMap<T> {
     fn deserialize<D: Deserializer<'de>>(value: D) -> Result<Self, D::Error> {
         struct OnlyMap<T>(PhantomData<T>);
 
         impl<'de, T: Deserialize<'de>> Visitor<'de> for OnlyMap<T> {
-            type Value = Fields<T>;
+            type Value = FieldMap<T>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a map")
             }
 
-            fn visit_map<A: MapAccess<'de>>(self, fields: A) -> Result<Fields<T>, A::Error> {
-                T::deserialize(MapAccessDeserializer::new(fields)).map(Fields)
+            fn visit_map<A: MapAccess<'de>>(self, fields: A) -> Result<FieldMap<T>, A::Error> {
+                T::deserialize(MapAccessDeserializer::new(fields)).map(FieldMap)
             }
         }
 
@@ -199,17 +199,17 @@ fn require_text<'de, D: Deserializer<'de>>(text: D, wanted: &'static str) -> Res
 
 impl From<ApiSlice<'_>> for Slice {
     fn from(slice: ApiSlice<'_>) -> Self {
-        let Fields(metadata) = slice.metadata.unwrap_or_default();
+        let FieldMap(metadata) = slice.metadata.unwrap_or_default();
         let namespace = metadata.namespace.as_ref().map(Text::as_str);
         let namespace = namespace.filter(|namespace| !namespace.is_empty()).unwrap_or("default");
-        let Fields(labels) = metadata.labels.unwrap_or_default();
-        let Fields(annotations) = metadata.annotations.unwrap_or_default();
+        let FieldMap(labels) = metadata.labels.unwrap_or_default();
+        let FieldMap(annotations) = metadata.annotations.unwrap_or_default();
         let address_type = AddressType::read(or_empty(&slice.address_type));
         let endpoints = match address_type {
             AddressType::Of(family) => {
                 let mut zones = BTreeSet::new();
                 let all = slice.endpoints.iter().flatten();
-                all.map(|endpoint| Endpoint::read(endpoint, family, &mut zones)).collect()
+                all.map(|endpoint| SliceEndpoint::read(endpoint, family, &mut zones)).collect()
             }
             AddressType::Fqdn | AddressType::Unknown(_) => Box::default(),
         };
@@ -220,7 +220,7 @@ impl From<ApiSlice<'_>> for Slice {
             trigger_time: annotations.trigger_time.and_then(|time| time.as_str().parse().ok()),
             weight: annotations.weight.as_ref().map(boxed),
             address_type,
-            ports: slice.ports.iter().flatten().map(|port| Port::read(port)).collect(),
+            ports: slice.ports.iter().flatten().map(|port| SlicePort::read(port)).collect(),
             endpoints,
         }
     }
@@ -231,7 +231,7 @@ impl From<&EndpointSlice> for Slice {
     fn from(slice: &EndpointSlice) -> Self {
         // The text of a slice is one: nothing fails.
         let json = serde_json::to_value(slice).unwrap_or_default();
-        let Fields(slice) = Fields::<ApiSlice<'_>>::deserialize(&json).unwrap_or_default();
+        let FieldMap(slice) = FieldMap::<ApiSlice<'_>>::deserialize(&json).unwrap_or_default();
         slice.into()
     }
 }
@@ -247,7 +247,7 @@ impl AddressType {
     }
 }
 
-impl Port {
+impl SlicePort {
     fn read(port: &ApiPort<'_>) -> Self {
         let protocol = Protocol::parse(port.protocol.as_ref().map(Text::as_str));
         Self {
@@ -258,7 +258,7 @@ impl Port {
     }
 }
 
-impl Endpoint {
+impl SliceEndpoint {
     fn read(
         endpoint: &ApiEndpoint<'_>,
         family: AddressFamily,
@@ -308,7 +308,7 @@ fn read_address(text: Option<&str>, family: AddressFamily) -> Result<IpAddr, Unu
 
 impl Hints {
     fn read(hints: &ApiHints<'_>) -> Option<Box<Self>> {
-        let names = |all: &Option<Vec<Fields<Named<'_>>>>| {
+        let names = |all: &Option<Vec<FieldMap<Named<'_>>>>| {
             let all = all.as_ref().filter(|all| !all.is_empty())?;
             Some(all.iter().map(|named| or_empty(&named.name).into()).collect())
         };

@@ -14,7 +14,8 @@ use super::node_context::NodeContext;
 use super::source_ranges::{Admitted, SourceRanges};
 use super::tunnels;
 use super::types::{
-    AddressFamily, Frontend, Policy, Problem, Protocol, ServiceName, ServicePort, ServicePortKey,
+    AddressFamily, Frontend, Problem, Protocol, ServiceName, ServicePort, ServicePortKey,
+    TrafficPolicy,
 };
 use super::weights;
 use crate::kinds::service::{NODE_PORTS_CONDITION, is_marked, is_request};
@@ -136,7 +137,7 @@ pub fn read_service(
     let health_check_port = match spec.health_check_node_port {
         None | Some(0) => None,
         Some(_) if service_type != "LoadBalancer" => None,
-        Some(_) if shared.external_policy != Policy::Local => None,
+        Some(_) if shared.external_policy != TrafficPolicy::Local => None,
         Some(port) => fields.port("spec.healthCheckNodePort", port),
     };
 

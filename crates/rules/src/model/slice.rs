@@ -20,8 +20,8 @@ pub struct Slice {
     /// The weight of its endpoints, as it is written.
     pub weight: Option<Box<str>>,
     pub address_type: AddressType,
-    pub ports: Box<[Port]>,
-    pub endpoints: Box<[Endpoint]>,
+    pub ports: Box<[SlicePort]>,
+    pub endpoints: Box<[SliceEndpoint]>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,7 +33,7 @@ pub enum AddressType {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Port {
+pub struct SlicePort {
     /// Empty if it has no name.
     pub name: Box<str>,
     /// `Err`: the name of an unsupported protocol.
@@ -43,7 +43,7 @@ pub struct Port {
 
 /// An endpoint of a slice, for all of its ports.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Endpoint {
+pub struct SliceEndpoint {
     /// The first address; the API says that consumers must not use others.
     pub address: Result<IpAddr, Box<UnusableAddress>>,
     pub node_name: Option<Box<str>>,

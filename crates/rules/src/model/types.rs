@@ -134,7 +134,7 @@ impl Display for ServicePortKey {
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Policy {
+pub enum TrafficPolicy {
     #[default]
     Cluster,
     Local,
@@ -155,8 +155,8 @@ pub struct ServicePort {
     /// Whether any endpoint on any node serves it. If so, clients that may use none of them are
     /// left to retry instead of being refused.
     pub populated: bool,
-    pub external_policy: Policy,
-    pub internal_policy: Policy,
+    pub external_policy: TrafficPolicy,
+    pub internal_policy: TrafficPolicy,
     /// How long a client is assigned to its backend after its last new connection.
     pub affinity: Option<Duration>,
     /// How packets of clients outside reach backends on other nodes.

@@ -4,7 +4,7 @@ use anyhow::{Result, anyhow};
 use jiff::Timestamp;
 use serde::Serialize;
 
-use super::slice::{AddressType, Endpoint, Hints, Port, Slice};
+use super::slice::{AddressType, Hints, Slice, SliceEndpoint, SlicePort};
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -122,8 +122,9 @@ impl Slice {
 }
 
 impl<'a> WrittenEndpoint<'a> {
-    fn of(endpoint: &'a Endpoint) -> Result<Self> {
-        let Endpoint { address, node_name, zone, ready, serving, terminating, hints } = endpoint;
+    fn of(endpoint: &'a SliceEndpoint) -> Result<Self> {
+        let SliceEndpoint { address, node_name, zone, ready, serving, terminating, hints } =
+            endpoint;
         let address = address.as_ref().map_err(|unusable| anyhow!("{}", unusable.message))?;
         Ok(Self {
             addresses: [*address],
@@ -149,7 +150,7 @@ impl<'a> WrittenHints<'a> {
 }
 
 impl<'a> WrittenPort<'a> {
-    fn of(port: &'a Port) -> Self {
+    fn of(port: &'a SlicePort) -> Self {
         let protocol = match &port.protocol {
             Ok(protocol) => protocol.name(),
             Err(name) => name,

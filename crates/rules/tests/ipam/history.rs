@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use lb_rules::ipam::{Ipam, Pools, Reason, Settings};
+use lb_rules::ipam::{AssignmentReason, Ipam, IpamSettings, Pools};
 use lb_rules::model::{Kind, ObjectRef, ServiceName};
 use proptest::prelude::*;
 
@@ -11,7 +11,7 @@ use super::naive::{Numbers, Policy, Pool, Service, World, obstacle};
 use super::object;
 
 #[derive(Clone, Debug)]
-enum Change {
+enum PoolChange {
     SetPool(u8, Pool),
     DeletePool(u8),
     SetService(u8, Service),
@@ -55,17 +55,17 @@ fn service() -> impl Strategy<Value = Service> {
     )
 }
 
-fn change() -> impl Strategy<Value = Change> {
+fn change() -> impl Strategy<Value = PoolChange> {
     prop_oneof![
-        2 => (0u8..3, pool()).prop_map(|(name, pool)| Change::SetPool(name, pool)),
-        1 => (0u8..3).prop_map(Change::DeletePool),
-        8 => (0u8..8, service()).prop_map(|(name, service)| Change::SetService(name, service)),
-        4 => (0u8..8).prop_map(Change::DeleteService),
+        2 => (0u8..3, pool()).prop_map(|(name, pool)| PoolChange::SetPool(name, pool)),
+        1 => (0u8..3).prop_map(PoolChange::DeletePool),
+        8 => (0u8..8, service()).prop_map(|(name, service)| PoolChange::SetService(name, service)),
+        4 => (0u8..8).prop_map(PoolChange::DeleteService),
     ]
 }
 
 /// Which of several reasons that other Services can end is reported depends on the order of changes.
-fn comparable(reason: Reason) -> Option<Reason> {
+fn comparable(reason: AssignmentReason) -> Option<AssignmentReason> {
     (!super::naive::is_temporary(reason)).then_some(reason)
 }
 
@@ -73,22 +73,22 @@ fn name(service: u8) -> ServiceName {
     ServiceName::new("default", &format!("service-{service}"))
 }
 
-fn make(change: &Change, ipam: &mut Ipam, world: &mut World) {
+fn make(change: &PoolChange, ipam: &mut Ipam, world: &mut World) {
     match change {
-        Change::SetPool(name, pool) => {
+        PoolChange::SetPool(name, pool) => {
             ipam.apply(&object(Kind::AddressPool, pool.manifest(*name)));
             world.pools.insert(*name, pool.clone());
         }
-        Change::DeletePool(name) => {
+        PoolChange::DeletePool(name) => {
             let reference = ObjectRef::new(Kind::AddressPool, None, Some(&format!("pool-{name}")));
             ipam.delete(&reference);
             world.pools.remove(name);
         }
-        Change::SetService(name, service) => {
+        PoolChange::SetService(name, service) => {
             ipam.apply(&object(Kind::Service, service.manifest(*name)));
             world.services.insert(*name, service.clone());
         }
-        Change::DeleteService(service) => {
+        PoolChange::DeleteService(service) => {
             let name = name(*service);
             ipam.delete(&ObjectRef::new(Kind::Service, Some("default"), Some(&name.name)));
             world.services.remove(service);
@@ -105,7 +105,11 @@ fn check_invariants(before: &World, world: &World) {
             let is_common = |at: &&IpAddr| others.contains(at);
             if let Some(address) = held.iter().find(is_common) {
                 let reason = obstacle(service, &world.services[other]);
-                assert_ne!(reason, Some(Reason::InUse), "{address} of {name} and {other}");
+                assert_ne!(
+                    reason,
+                    Some(AssignmentReason::InUse),
+                    "{address} of {name} and {other}"
+                );
             }
         }
         let had = before.held.get(name).cloned().unwrap_or_default();
@@ -135,11 +139,11 @@ proptest! {
         first in prop::collection::vec((0u8..3, pool()), 1..4),
         history in prop::collection::vec(prop::collection::vec(change(), 1..4), 1..25),
     ) {
-        let settings = Settings { is_alone: true, ..Settings::default() };
+        let settings = IpamSettings { is_alone: true, ..IpamSettings::default() };
         let mut ipam = Ipam::new(settings, Pools::new(&[]));
         let mut world = World::default();
         for (name, pool) in first {
-            make(&Change::SetPool(name, pool), &mut ipam, &mut world);
+            make(&PoolChange::SetPool(name, pool), &mut ipam, &mut world);
         }
         for changes in history {
             let before = world.clone();
@@ -147,13 +151,13 @@ proptest! {
             let changed = ipam.settle();
             world.settle();
             check_invariants(&before, &world);
-            let found: BTreeMap<u8, (Vec<IpAddr>, Option<Reason>)> = (0..8)
+            let found: BTreeMap<u8, (Vec<IpAddr>, Option<AssignmentReason>)> = (0..8)
                 .filter_map(|service| {
                     let outcome = ipam.outcome(&name(service))?;
                     Some((service, (outcome.addresses.clone(), comparable(outcome.reason))))
                 })
                 .collect();
-            let expected: BTreeMap<u8, (Vec<IpAddr>, Option<Reason>)> = world
+            let expected: BTreeMap<u8, (Vec<IpAddr>, Option<AssignmentReason>)> = world
                 .held
                 .iter()
                 .map(|(service, held)| (*service, (held.clone(), comparable(world.reasons[service]))))
@@ -184,7 +188,7 @@ fn a_restart_changes_nothing() {
     let histories = prop::collection::vec(change(), 1..40);
     runner
         .run(&histories, |history| {
-            let settings = Settings { is_alone: true, ..Settings::default() };
+            let settings = IpamSettings { is_alone: true, ..IpamSettings::default() };
             let mut ipam = Ipam::new(settings.clone(), Pools::new(&[]));
             let mut world = World::default();
             for change in &history {

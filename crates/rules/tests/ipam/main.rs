@@ -21,7 +21,7 @@ mod scale;
 use std::fmt::Write;
 
 use lb_rules::documents;
-use lb_rules::ipam::{Ipam, Pools, Range, Settings, announcement};
+use lb_rules::ipam::{Ipam, IpamSettings, Pools, Range, announcement};
 use lb_rules::model::{Kind, Object, ObjectRef, ServiceName};
 
 #[test]
@@ -33,10 +33,10 @@ fn every_rule_of_assignment_holds() {
 fn meaning(name: &str, manifests: &str) -> String {
     let lines = |prefix| manifests.lines().filter_map(move |line| line.strip_prefix(prefix));
     let ranges: Vec<Range> = lines("# setting: ").map(|text| Range::parse(text).unwrap()).collect();
-    let mut settings = Settings {
+    let mut settings = IpamSettings {
         is_alone: lines("# alone").next().is_some(),
         needs_class: lines("# require-load-balancer-class").next().is_some(),
-        ..Settings::default()
+        ..IpamSettings::default()
     };
     if let Some(classes) = lines("# load-balancer-classes: ").next() {
         settings.classes = classes.split(',').map(str::to_owned).collect();
@@ -116,7 +116,7 @@ fn object(kind: Kind, value: serde_json::Value) -> Object {
 /// So that no Service makes a status that the API server refuses, or that all agents read at length.
 #[test]
 fn a_status_has_a_bounded_number_of_ports_of_nodes() {
-    let mut ipam = Ipam::new(Settings::default(), Pools::new(&[]));
+    let mut ipam = Ipam::new(IpamSettings::default(), Pools::new(&[]));
     let pool = serde_json::json!({
         "metadata": {"name": "edge"},
         "spec": {"nodes": {"addressType": "InternalIP", "ports": ["20000-20999"]}}

@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use lb_rules::ipam::Reason;
+use lb_rules::ipam::AssignmentReason;
 use serde_json::{Value, json};
 
 /// Addresses of a pool in one family: numbers within its network.
@@ -125,17 +125,18 @@ impl Service {
 }
 
 /// Why two Services can't have one address.
-pub fn obstacle(one: &Service, other: &Service) -> Option<Reason> {
+pub fn obstacle(one: &Service, other: &Service) -> Option<AssignmentReason> {
     if one.key.is_none() || one.key != other.key {
-        return Some(Reason::InUse);
+        return Some(AssignmentReason::InUse);
     }
     let fits = one.ports.is_disjoint(&other.ports) && one.local == other.local;
-    (!fits).then_some(Reason::SharingConflict)
+    (!fits).then_some(AssignmentReason::SharingConflict)
 }
 
 /// Whether it ends when another Service changes.
-pub fn is_temporary(reason: Reason) -> bool {
-    [Reason::PoolExhausted, Reason::InUse, Reason::SharingConflict].contains(&reason)
+pub fn is_temporary(reason: AssignmentReason) -> bool {
+    [AssignmentReason::PoolExhausted, AssignmentReason::InUse, AssignmentReason::SharingConflict]
+        .contains(&reason)
 }
 
 #[derive(Clone, Debug, Default)]
@@ -143,7 +144,7 @@ pub struct World {
     pub pools: BTreeMap<u8, Pool>,
     pub services: BTreeMap<u8, Service>,
     pub held: BTreeMap<u8, Vec<IpAddr>>,
-    pub reasons: BTreeMap<u8, Reason>,
+    pub reasons: BTreeMap<u8, AssignmentReason>,
 }
 
 impl World {
@@ -179,7 +180,7 @@ impl World {
         users.map(|(name, _)| *name).collect()
     }
 
-    fn evaluate(&self, name: u8) -> (Vec<IpAddr>, Reason) {
+    fn evaluate(&self, name: u8) -> (Vec<IpAddr>, AssignmentReason) {
         let service = &self.services[&name];
         let families = service.families();
         let requests = service.requests();
@@ -190,7 +191,7 @@ impl World {
             }
             let older = self.users(address, name).into_iter().filter(|other| *other < name);
             let first = older.filter_map(|other| obstacle(service, &self.services[&other])).next();
-            if first == Some(Reason::InUse) {
+            if first == Some(AssignmentReason::InUse) {
                 continue;
             }
             conflicts.extend(first.map(|reason| (address, reason)));
@@ -208,18 +209,18 @@ impl World {
         };
         let or_conflict = |addresses: &[IpAddr]| {
             let kept = conflicts.iter().find(|(address, _)| addresses.contains(address));
-            kept.map_or(Reason::Assigned, |(_, reason)| *reason)
+            kept.map_or(AssignmentReason::Assigned, |(_, reason)| *reason)
         };
         let fail = |reason| (sorted([have.clone(), stale.clone()].concat()), reason);
         if requests.iter().any(|at| !families.contains(&at.is_ipv6())) {
-            return fail(Reason::FamilyUnavailable);
+            return fail(AssignmentReason::FamilyUnavailable);
         }
         let of = |is_v6: bool| requests.iter().copied().filter(move |at| at.is_ipv6() == is_v6);
         if service.policy == Policy::Require
             && !requests.is_empty()
             && families.iter().any(|is_v6| of(*is_v6).next().is_none())
         {
-            return fail(Reason::FamilyUnavailable);
+            return fail(AssignmentReason::FamilyUnavailable);
         }
         let (mut taken, mut failures) = (Vec::new(), Vec::new());
         for &is_v6 in &families {
@@ -261,11 +262,11 @@ impl World {
         (sorted([have, kept, taken].concat()), reason)
     }
 
-    fn check(&self, name: u8, address: IpAddr) -> Result<(), Reason> {
+    fn check(&self, name: u8, address: IpAddr) -> Result<(), AssignmentReason> {
         let service = &self.services[&name];
-        let pool = self.pool_of(address).ok_or(Reason::NotInPool)?;
+        let pool = self.pool_of(address).ok_or(AssignmentReason::NotInPool)?;
         if service.pool.is_some_and(|wanted| wanted != pool) || !self.pools[&pool].admits(service) {
-            return Err(Reason::NotInPool);
+            return Err(AssignmentReason::NotInPool);
         }
         let users = self.users(address, name);
         let obstacle =
@@ -273,7 +274,7 @@ impl World {
         obstacle.map_or(Ok(()), Err)
     }
 
-    fn find(&self, name: u8, is_v6: bool) -> Result<IpAddr, Reason> {
+    fn find(&self, name: u8, is_v6: bool) -> Result<IpAddr, AssignmentReason> {
         let service = &self.services[&name];
         let mut pools: Vec<(&u8, &Pool)> = self
             .pools
@@ -285,7 +286,7 @@ impl World {
             .filter(|(_, spec)| spec.admits(service))
             .collect();
         if pools.is_empty() {
-            return Err(Reason::NoPool);
+            return Err(AssignmentReason::NoPool);
         }
         pools.sort_by_key(|(name, pool)| (Reverse(pool.priority), pool.tier.is_none(), **name));
         let all: Vec<IpAddr> = pools
@@ -294,7 +295,7 @@ impl World {
             .filter(|at| at.is_ipv6() == is_v6)
             .collect();
         if all.is_empty() {
-            return Err(Reason::FamilyUnavailable);
+            return Err(AssignmentReason::FamilyUnavailable);
         }
         let is_shared = |at: &&IpAddr| {
             let users = self.users(**at, name);
@@ -306,6 +307,6 @@ impl World {
             .find(is_shared)
             .or_else(|| all.iter().find(is_free))
             .copied()
-            .ok_or(Reason::PoolExhausted)
+            .ok_or(AssignmentReason::PoolExhausted)
     }
 }

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use lb_rules::ipam::{AssignmentOutcome, Ipam, Pools, Settings};
+use lb_rules::ipam::{AssignmentOutcome, Ipam, IpamSettings, Pools};
 use lb_rules::model::{Kind, ObjectRef, PortGrant, ServiceName};
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
@@ -42,7 +42,7 @@ struct Borrower {
 }
 
 #[derive(Clone, Debug)]
-enum Change {
+enum NodeChange {
     SetPool(u8, NodePool),
     /// A pool of the same name with an address of its own.
     SetPoolOfAddresses(u8),
@@ -53,7 +53,7 @@ enum Change {
     DeleteService(u8),
 }
 
-fn changes() -> impl Strategy<Value = Change> {
+fn changes() -> impl Strategy<Value = NodeChange> {
     let ports = || prop::collection::btree_set(PORTS, 1..3);
     let letter = prop_oneof![Just('a'), Just('b')];
     let selected = prop_oneof![1 => Just(None), 2 => letter.clone().prop_map(Some)];
@@ -79,13 +79,13 @@ fn changes() -> impl Strategy<Value = Change> {
         endpoints,
     });
     prop_oneof![
-        3 => (0u8..3, pool).prop_map(|(name, pool)| Change::SetPool(name, pool)),
-        1 => (0u8..3).prop_map(Change::SetPoolOfAddresses),
-        1 => (0u8..3).prop_map(Change::DeletePool),
-        4 => (0u8..3, machine).prop_map(|(name, node)| Change::SetNode(name, node)),
-        1 => (0u8..3).prop_map(Change::DeleteNode),
-        8 => (0u8..5, service).prop_map(|(name, service)| Change::SetService(name, service)),
-        3 => (0u8..5).prop_map(Change::DeleteService),
+        3 => (0u8..3, pool).prop_map(|(name, pool)| NodeChange::SetPool(name, pool)),
+        1 => (0u8..3).prop_map(NodeChange::SetPoolOfAddresses),
+        1 => (0u8..3).prop_map(NodeChange::DeletePool),
+        4 => (0u8..3, machine).prop_map(|(name, node)| NodeChange::SetNode(name, node)),
+        1 => (0u8..3).prop_map(NodeChange::DeleteNode),
+        8 => (0u8..5, service).prop_map(|(name, service)| NodeChange::SetService(name, service)),
+        3 => (0u8..5).prop_map(NodeChange::DeleteService),
     ]
 }
 
@@ -181,39 +181,39 @@ struct Cluster {
 }
 
 impl Cluster {
-    fn make(&mut self, change: &Change, ipam: &mut Ipam) {
+    fn make(&mut self, change: &NodeChange, ipam: &mut Ipam) {
         let mut delete = |kind, namespace, name: String| {
             ipam.delete(&ObjectRef::new(kind, namespace, Some(&name)));
         };
         match change {
-            Change::SetPool(name, pool) => {
+            NodeChange::SetPool(name, pool) => {
                 self.pools.insert(*name, Some(pool.clone()));
                 self.apply_pool(*name, ipam);
             }
-            Change::SetPoolOfAddresses(name) => {
+            NodeChange::SetPoolOfAddresses(name) => {
                 self.pools.insert(*name, None);
                 self.apply_pool(*name, ipam);
             }
-            Change::DeletePool(name) => {
+            NodeChange::DeletePool(name) => {
                 self.pools.remove(name);
                 delete(Kind::AddressPool, None, format!("pool-{name}"));
             }
-            Change::SetNode(name, node) => {
+            NodeChange::SetNode(name, node) => {
                 self.nodes.insert(*name, node.clone());
                 ipam.apply(&object(Kind::Node, node_manifest(*name, node)));
             }
-            Change::DeleteNode(name) => {
+            NodeChange::DeleteNode(name) => {
                 self.nodes.remove(name);
                 delete(Kind::Node, None, format!("node-{name}"));
             }
-            Change::SetService(name, service) => {
+            NodeChange::SetService(name, service) => {
                 self.services.insert(*name, service.clone());
                 let outcome = ipam.outcome(&service_name(*name)).cloned();
                 let manifest = service_manifest(*name, service, outcome.as_ref());
                 ipam.apply(&object(Kind::Service, manifest));
                 ipam.apply(&object(Kind::EndpointSlice, slice_manifest(*name, service)));
             }
-            Change::DeleteService(name) => {
+            NodeChange::DeleteService(name) => {
                 self.services.remove(name);
                 delete(Kind::Service, Some(NAMESPACE), format!("service-{name}"));
                 delete(Kind::EndpointSlice, Some(NAMESPACE), format!("service-{name}"));
@@ -289,8 +289,8 @@ fn service_name(name: u8) -> ServiceName {
     ServiceName::new(NAMESPACE, &format!("service-{name}"))
 }
 
-fn settings() -> Settings {
-    Settings { is_alone: true, ..Settings::default() }
+fn settings() -> IpamSettings {
+    IpamSettings { is_alone: true, ..IpamSettings::default() }
 }
 
 #[test]
@@ -298,7 +298,7 @@ fn no_port_of_a_node_is_lent_twice_and_a_restart_changes_nothing() {
     let mut runner =
         TestRunner::new(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() });
     let histories = prop::collection::vec(prop::collection::vec(changes(), 1..4), 1..25);
-    let check = |history: Vec<Vec<Change>>| {
+    let check = |history: Vec<Vec<NodeChange>>| {
         let mut ipam = Ipam::new(settings(), Pools::new(&[]));
         let mut cluster = Cluster::default();
         for changes in history {

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use lb_rules::ipam::{Ipam, Pools, Range, Settings};
+use lb_rules::ipam::{Ipam, IpamSettings, Pools, Range};
 use lb_rules::model::{Kind, Object, ObjectRef};
 use serde_json::json;
 
@@ -25,7 +25,7 @@ fn service(number: usize) -> Object {
 fn cost(services: usize) -> Duration {
     let ranges = ["10.0.0.0/16", "2001:db8::/64"].map(|text| Range::parse(text).unwrap());
     let mut ipam =
-        Ipam::new(Settings { is_alone: true, ..Settings::default() }, Pools::new(&ranges));
+        Ipam::new(IpamSettings { is_alone: true, ..IpamSettings::default() }, Pools::new(&ranges));
     let objects: Vec<Object> = (0..services).map(service).collect();
     objects.iter().for_each(|object| ipam.apply(object));
     assert_eq!(ipam.settle().len(), services);

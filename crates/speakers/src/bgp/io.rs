@@ -7,7 +7,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use anyhow::{Context, Result};
 use ipnet::IpNet;
 use lb_bgp::session::NextHops;
-use lb_network::{Address, choose_preferred_address, read_addresses};
+use lb_network::{InterfaceAddress, choose_preferred_address, read_addresses};
 use nix::errno::Errno;
 use nix::libc::{
     self, IP_MINTTL, IPPROTO_IP, IPPROTO_IPV6, IPPROTO_TCP, IPV6_MINHOPCOUNT, TCP_MD5SIG,
@@ -225,21 +225,26 @@ pub(crate) fn find_link(local: SocketAddr, peer: IpAddr) -> io::Result<Connectio
 }
 
 /// `all`: of this node, by interface.
-fn find_link_among(all: &[(u32, Address)], local: SocketAddr, peer: IpAddr) -> ConnectionLink {
+fn find_link_among(
+    all: &[(u32, InterfaceAddress)],
+    local: SocketAddr,
+    peer: IpAddr,
+) -> ConnectionLink {
     let scope = match local {
         SocketAddr::V6(six) => six.scope_id(),
         SocketAddr::V4(_) => 0,
     };
     let local = local.ip().to_canonical();
     // Interfaces with one link-layer address also have the same link-local one.
-    let is_it = |(index, own): &&(u32, Address)| {
+    let is_it = |(index, own): &&(u32, InterfaceAddress)| {
         own.ip == local && (*index == scope || !is_link_local(local))
     };
     let interface = all.iter().find(is_it).map(|(index, _)| *index);
     let of_interface = all.iter().filter(|(index, _)| Some(*index) == interface);
-    let here: Vec<&Address> = of_interface.map(|(_, own)| own).collect();
-    let contains =
-        |own: &&Address| IpNet::new(own.ip, own.prefix).is_ok_and(|prefix| prefix.contains(&peer));
+    let here: Vec<&InterfaceAddress> = of_interface.map(|(_, own)| own).collect();
+    let contains = |own: &&InterfaceAddress| {
+        IpNet::new(own.ip, own.prefix).is_ok_and(|prefix| prefix.contains(&peer))
+    };
     let is_on_link = is_link_local(peer) || here.iter().any(contains);
     let four = |address| match address {
         IpAddr::V4(four) => Some(four),
@@ -329,7 +334,8 @@ mod tests {
     /// For example of a VLAN, and of the interface below it.
     #[test]
     fn interfaces_with_the_same_link_local_address_differ() {
-        let own = |interface, ip: &str| (interface, Address::of_subnet(ip.parse().unwrap(), 64));
+        let own =
+            |interface, ip: &str| (interface, InterfaceAddress::of_subnet(ip.parse().unwrap(), 64));
         let all = [
             own(2, "fe80::1"),
             own(2, "2001:db8:2::1"),
@@ -348,12 +354,12 @@ mod tests {
     /// A temporary address ends while the session continues, and a deprecated one may be another node's soon.
     #[test]
     fn the_next_hop_of_the_other_family_is_an_address_that_stays() {
-        let own = |ip: &str| Address::of_subnet(ip.parse().unwrap(), 64);
-        let temporary = Address { secondary: true, ..own("2001:db8::1") };
-        let deprecated = Address { deprecated: true, ..own("2001:db8::2") };
+        let own = |ip: &str| InterfaceAddress::of_subnet(ip.parse().unwrap(), 64);
+        let temporary = InterfaceAddress { secondary: true, ..own("2001:db8::1") };
+        let deprecated = InterfaceAddress { deprecated: true, ..own("2001:db8::2") };
         let stable = own("2001:db8::3");
         for six in [[&temporary, &deprecated, &stable], [&stable, &deprecated, &temporary]] {
-            let four = Address::of_subnet("192.0.2.1".parse().unwrap(), 24);
+            let four = InterfaceAddress::of_subnet("192.0.2.1".parse().unwrap(), 24);
             let all: Vec<_> =
                 std::iter::once(&four).chain(six).map(|own| (2, own.clone())).collect();
             let local = SocketAddr::from(([192, 0, 2, 1], 179));

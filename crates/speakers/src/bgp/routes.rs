@@ -8,11 +8,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use lb_bgp::table::{AddressAnnouncement, Advertisement, ReadyEndpoints, TrafficPolicy as Rule};
+use lb_bgp::table::{
+    AddressAnnouncement, Advertisement, ExternalTrafficPolicy as Rule, ReadyEndpoints,
+};
 use lb_common::layout::FrontendKind;
 use lb_common::maglev::DEFAULT_WEIGHT;
 use lb_rules::ipam::{Advertised, Labels, Pools};
-use lb_rules::model::{Policy, ServiceName, ServicePort};
+use lb_rules::model::{ServiceName, ServicePort, TrafficPolicy};
 
 use super::service_advertisement::ServiceAdvertisement;
 
@@ -50,7 +52,7 @@ struct ServedAddress {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct OtherAddress {
     kind: FrontendKind,
-    policy: Policy,
+    policy: TrafficPolicy,
     /// This node serves the address.
     here: bool,
 }
@@ -235,15 +237,15 @@ impl AdvertisedService {
 /// The weight of the endpoints on this node, if others get no packets from it.
 fn sum_local_weights(port: &ServicePort) -> Option<u32> {
     let weights = port.local.iter().map(|backend| u32::from(backend.weight.get()));
-    let is_local = port.external_policy == Policy::Local;
+    let is_local = port.external_policy == TrafficPolicy::Local;
     is_local.then(|| weights.fold(0, u32::saturating_add))
 }
 
 /// Whether this node attracts packets for the addresses of a service port that have this policy.
-fn is_announced(port: &ServicePort, policy: Policy) -> bool {
+fn is_announced(port: &ServicePort, policy: TrafficPolicy) -> bool {
     let rule = match policy {
-        Policy::Cluster => Rule::Cluster,
-        Policy::Local => Rule::Local,
+        TrafficPolicy::Cluster => Rule::Cluster,
+        TrafficPolicy::Local => Rule::Local,
     };
     let count = |backends: usize| u32::try_from(backends).unwrap_or(u32::MAX);
     let (anywhere, on_this_node) = (count(port.cluster.len()), count(port.local.len()));
@@ -258,7 +260,7 @@ mod tests {
 
     use super::*;
 
-    fn port(address: &str, policy: Policy, cluster: u8, local: u8) -> Arc<ServicePort> {
+    fn port(address: &str, policy: TrafficPolicy, cluster: u8, local: u8) -> Arc<ServicePort> {
         let address = address.parse().unwrap();
         let backend = |number: u8| Backend {
             address: IpAddr::from([10, 0, 0, number]),
@@ -313,13 +315,13 @@ mod tests {
         };
         let here = "192.0.2.1";
         let (one, none) = (vec![("web".to_owned(), 1)], vec![("web".to_owned(), 0)]);
-        assert_eq!(after(port(here, Policy::Cluster, 0, 0)), none);
-        assert_eq!(after(port(here, Policy::Cluster, 1, 0)), one);
-        assert_eq!(after(port(here, Policy::Cluster, 2, 0)), [], "the same address");
-        assert_eq!(after(port(here, Policy::Local, 2, 0)), none);
-        assert_eq!(after(port(here, Policy::Local, 2, 1)), one);
-        assert_eq!(after(port(here, Policy::Cluster, 0, 0)), none);
-        assert_eq!(after(port("198.51.100.1", Policy::Cluster, 1, 0)), none, "of no pool");
+        assert_eq!(after(port(here, TrafficPolicy::Cluster, 0, 0)), none);
+        assert_eq!(after(port(here, TrafficPolicy::Cluster, 1, 0)), one);
+        assert_eq!(after(port(here, TrafficPolicy::Cluster, 2, 0)), [], "the same address");
+        assert_eq!(after(port(here, TrafficPolicy::Local, 2, 0)), none);
+        assert_eq!(after(port(here, TrafficPolicy::Local, 2, 1)), one);
+        assert_eq!(after(port(here, TrafficPolicy::Cluster, 0, 0)), none);
+        assert_eq!(after(port("198.51.100.1", TrafficPolicy::Cluster, 1, 0)), none, "of no pool");
     }
 
     #[test]
@@ -338,11 +340,11 @@ mod tests {
             assert!(announcement.advertisements[0].link_bandwidth);
             announcement.bandwidth
         };
-        assert_eq!(bandwidth(Policy::Local, 1), Some(125e6));
-        assert_eq!(bandwidth(Policy::Local, 3), Some(375e6));
-        assert_eq!(bandwidth(Policy::Cluster, 3), None);
+        assert_eq!(bandwidth(TrafficPolicy::Local, 1), Some(125e6));
+        assert_eq!(bandwidth(TrafficPolicy::Local, 3), Some(375e6));
+        assert_eq!(bandwidth(TrafficPolicy::Cluster, 3), None);
 
-        let mut heavy = ServicePort::clone(&port("192.0.2.1", Policy::Local, 9, 1));
+        let mut heavy = ServicePort::clone(&port("192.0.2.1", TrafficPolicy::Local, 9, 1));
         let weight = DEFAULT_WEIGHT.saturating_add(150);
         heavy.local = heavy.local.into_iter().map(|one| Backend { weight, ..one }).collect();
         advertising.set_service(&name("web"), None, false, [Arc::new(heavy)].iter());
@@ -359,7 +361,7 @@ mod tests {
             &name("web"),
             None,
             false,
-            [port("192.0.2.1", Policy::Cluster, 1, 0)].iter(),
+            [port("192.0.2.1", TrafficPolicy::Cluster, 1, 0)].iter(),
         );
         let labels = |rack: &str| Labels::from([("rack".to_owned(), rack.to_owned())]);
         let routes = advertising.take_routes(&pools, Some(&labels("1")));
@@ -391,7 +393,7 @@ mod tests {
         let mut advertising = RouteAdvertiser::default();
         let mut advertised = |labels: Option<&str>| {
             let labels = labels.map(|tier| Labels::from([("tier".to_owned(), tier.to_owned())]));
-            let ports = [port("192.0.2.1", Policy::Cluster, 1, 0)];
+            let ports = [port("192.0.2.1", TrafficPolicy::Cluster, 1, 0)];
             advertising.set_service(&name("web"), labels.as_ref(), false, ports.iter());
             addresses(&advertising.take_routes(&pools, None))
         };
@@ -417,8 +419,8 @@ mod tests {
 
     /// A cluster IP, external IPs inside and outside of 203.0.113.0/24, and endpoints on all nodes and this one.
     fn service_port(
-        external: Policy,
-        internal: Policy,
+        external: TrafficPolicy,
+        internal: TrafficPolicy,
         cluster: u8,
         local: u8,
     ) -> Arc<ServicePort> {
@@ -437,7 +439,7 @@ mod tests {
 
     #[test]
     fn other_addresses_are_advertised_if_a_peer_names_them_and_as_their_policy_says() {
-        use Policy::{Cluster, Local};
+        use TrafficPolicy::{Cluster, Local};
         let pools = Pools::new(&[]);
         let both = json!({"clusterIPs": true, "externalIPs": ["203.0.113.0/24"]});
         let aggregated = json!({"clusterIPs": true, "externalIPs": ["203.0.0.0/16"],
@@ -470,7 +472,7 @@ mod tests {
         let mut advertising = RouteAdvertiser::default();
         let both = json!({"clusterIPs": true, "externalIPs": ["203.0.113.0/24"]});
         advertising.set_service_advertisements(advertisements_of(both));
-        let served = [service_port(Policy::Cluster, Policy::Cluster, 1, 0)];
+        let served = [service_port(TrafficPolicy::Cluster, TrafficPolicy::Cluster, 1, 0)];
         advertising.set_service(&name("web"), None, false, served.iter());
         assert_eq!(prefixes(advertising.take_routes(&pools, None)), ["10.96.0.1/32"]);
         pools.delete(&ObjectRef::new(Kind::AddressPool, None, Some("a")));
@@ -488,7 +490,7 @@ mod tests {
         let labels =
             |value: &str| Labels::from([("millrace.io/advertise".to_owned(), value.to_owned())]);
         let set = |advertising: &mut RouteAdvertiser, namespace: &str, value: &str| {
-            let port = service_port(Policy::Cluster, Policy::Cluster, 1, 0);
+            let port = service_port(TrafficPolicy::Cluster, TrafficPolicy::Cluster, 1, 0);
             let service = ServiceName::new(namespace, "web");
             advertising.set_service(&service, Some(&labels(value)), false, [port].iter());
             prefixes(advertising.take_routes(&pools, None))
@@ -516,7 +518,7 @@ mod tests {
         };
         let mut pools = pools(inner(false));
         let mut advertising = RouteAdvertiser::default();
-        let served = [port("192.0.2.1", Policy::Cluster, 1, 0)];
+        let served = [port("192.0.2.1", TrafficPolicy::Cluster, 1, 0)];
         advertising.set_service(&name("web"), None, true, served.iter());
         let expected = |names: &[&str]| {
             AdvertisedPeers::Named(names.iter().map(|name| (*name).to_owned()).collect())
@@ -527,7 +529,7 @@ mod tests {
             &name("web"),
             None,
             true,
-            [port("192.0.2.1", Policy::Cluster, 0, 0)].iter(),
+            [port("192.0.2.1", TrafficPolicy::Cluster, 0, 0)].iter(),
         );
         apply(&mut pools, inner(true));
         advertising.note_change();
@@ -554,7 +556,7 @@ mod tests {
     fn no_peer_gets_an_address_whose_pool_this_process_has_never_seen() {
         let mut pools = pools(json!({}));
         let mut advertising = RouteAdvertiser::default();
-        let outside = [port("198.51.100.1", Policy::Cluster, 1, 0)];
+        let outside = [port("198.51.100.1", TrafficPolicy::Cluster, 1, 0)];
         advertising.set_service(&name("web"), None, true, outside.iter());
         assert_eq!(addresses(&advertising.take_routes(&pools, None)), [("web".to_owned(), 0)]);
         let address: IpAddr = "198.51.100.1".parse().unwrap();

@@ -13,7 +13,7 @@ use lb_bgp::table::{AdvertisedPeers, Advertisement};
 use lb_common::layout::FrontendKind;
 use lb_rules::ipam::{Labels, Selector, any_selects};
 use lb_rules::kinds::PeerServiceAdvertisement;
-use lb_rules::model::{Policy, ServiceName, is_advertising_label};
+use lb_rules::model::{ServiceName, TrafficPolicy, is_advertising_label};
 
 /// One of `spec.serviceAdvertisements` of a BGPPeer.
 #[derive(Clone, Debug, PartialEq)]
@@ -126,10 +126,10 @@ impl ServiceAdvertisement {
         }
     }
 
-    pub(crate) fn by_policy(&self, policy: Policy) -> &Arc<Advertisement> {
+    pub(crate) fn by_policy(&self, policy: TrafficPolicy) -> &Arc<Advertisement> {
         match policy {
-            Policy::Cluster => &self.shared,
-            Policy::Local => &self.exact,
+            TrafficPolicy::Cluster => &self.shared,
+            TrafficPolicy::Local => &self.exact,
         }
     }
 }

@@ -44,9 +44,9 @@ pub struct FlowTable {
 type Open = Arc<dyn Fn() -> Result<Box<dyn Counters>> + Send + Sync>;
 
 #[derive(Clone, Default)]
-pub struct Traffic(Arc<Mutex<State>>);
+pub struct Traffic(Arc<Mutex<TrafficState>>);
 
-struct State {
+struct TrafficState {
     catalog: Catalog,
     /// Limit for service ports, and for backends.
     most: usize,
@@ -57,7 +57,7 @@ struct State {
     counters: Option<Box<dyn Counters>>,
 }
 
-impl Default for State {
+impl Default for TrafficState {
     fn default() -> Self {
         Self {
             catalog: Catalog::default(),
@@ -126,7 +126,7 @@ impl Traffic {
         self.state().most = most;
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, TrafficState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

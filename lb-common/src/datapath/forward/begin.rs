@@ -1,7 +1,7 @@
 //! Beginning a flow: storing what was drafted.
 
 use super::lookup::{client_hash, spread_hash};
-use crate::conntrack::{self, Claim, Hops, fills_its_share, is_crowded, reply_index};
+use crate::conntrack::{self, EntryClaim, Hops, fills_its_share, is_crowded, reply_index};
 use crate::datapath::carried::{Decision, Draft};
 use crate::datapath::function::{Function, function_result};
 use crate::datapath::handover::{DraftedDecision, DraftedFlow, NextStage};
@@ -102,7 +102,7 @@ pub fn begin_in_client_buckets<const ALONE: bool, F: PacketFamily, T: FamilyTabl
 pub fn publish_flow<'a, F: PacketFamily, T: FamilyTables<F>>(
     tables: &T,
     draft: &Draft<F>,
-    claim: Claim<'a, F>,
+    claim: EntryClaim<'a, F>,
     now: Ticks,
 ) -> Hops<'a> {
     account_new_flow(tables, draft);

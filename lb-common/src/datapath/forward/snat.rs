@@ -10,7 +10,7 @@ use super::begin::{
     Begun, MOST_CROWDED, candidate_buckets, hash_of_draft, publish_flow, replies_of,
 };
 use super::lookup::client_hash;
-use crate::conntrack::{self, Claim, fills_its_share, reply_index, set_crowded};
+use crate::conntrack::{self, EntryClaim, fills_its_share, reply_index, set_crowded};
 use crate::datapath::carried::{Decision, Draft, Ports};
 use crate::datapath::function::Function;
 use crate::datapath::tables::FamilyTables;
@@ -177,7 +177,7 @@ pub fn try_port<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> u32 {
 fn claim_entry<'a, F: PacketFamily, T: FamilyTables<F>>(
     tables: &'a T,
     draft: &mut Draft<F>,
-    claimed: &mut Option<Claim<'a, F>>,
+    claimed: &mut Option<EntryClaim<'a, F>>,
 ) -> Result<(), Reason> {
     let mut hash = hash_of_draft(tables, draft);
     let mut buckets = candidate_buckets(tables, hash)?;
@@ -203,7 +203,7 @@ fn is_available<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> bool {
 #[inline(never)]
 fn store_indexed_flow<F: PacketFamily, T: FamilyTables<F>>(
     tables: &T,
-    claim: &Claim<'_, F>,
+    claim: &EntryClaim<'_, F>,
 ) -> bool {
     let Some(draft) = tables.draft() else { return false };
     let flow = &mut draft.flow;

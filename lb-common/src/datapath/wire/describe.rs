@@ -5,11 +5,11 @@ use super::packet::Packet;
 use super::parse::{self, Parsed};
 use crate::family::{Family, V4, V6};
 use crate::header::NetworkHeader;
-use crate::layout::{Event, Peer};
+use crate::layout::{PacketEvent, Peer};
 
 /// Copies the fields of the packet's headers into the event, as far as they can be read.
 #[inline(always)]
-pub fn describe_packet<P: Packet>(packet: &mut P, event: &mut Event) {
+pub fn describe_packet<P: Packet>(packet: &mut P, event: &mut PacketEvent) {
     event.device = packet.device();
     event.length = packet.length();
     event.xdp = u8::from(!packet.resolves());
@@ -23,7 +23,7 @@ pub fn describe_packet<P: Packet>(packet: &mut P, event: &mut Event) {
 
 /// One function for each family, for its stack frame.
 #[inline(never)]
-fn headers<F: Outer, P: Packet>(packet: &mut P, network: usize, event: &mut Event) {
+fn headers<F: Outer, P: Packet>(packet: &mut P, network: usize, event: &mut PacketEvent) {
     packet.keep_whole();
     let Some(header) = packet.header::<F::Header>(network) else { return };
     let (source, destination): (Peer, Peer) = (header.source().into(), header.destination().into());

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use anyhow::Result;
-use lb_inspect::Backend;
+use lb_inspect::ListedBackend;
 
 use super::options::Named;
 use crate::cli::output::{Row, some};
@@ -21,7 +21,7 @@ pub fn show_backends(options: &Named, pin_path: &Path) -> Result<()> {
     options.show(pin_path, lb_inspect::backends)
 }
 
-impl Row for Backend {
+impl Row for ListedBackend {
     const PLURAL: &'static str = "backends";
     const HEADERS: &'static [&'static str] = &[
         "ADDRESS",

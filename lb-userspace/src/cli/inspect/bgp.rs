@@ -10,7 +10,7 @@ use lb_speakers::bgp::{BgpView, PeerView, RouteView};
 use serde::Serialize;
 
 use super::options::check;
-use crate::cli::output::{self, Format, Output, Row, age, align_all, print_document, write};
+use crate::cli::output::{self, Output, OutputFormat, Row, age, align_all, print_document, write};
 
 pub const EXAMPLES: &str = "\
 Examples:
@@ -54,9 +54,9 @@ pub fn show_bgp(options: &Bgp, pin_path: &Path) -> Result<()> {
     routes.retain(|route| route.peers.contains(name));
     let detail = Detail { peer, routes };
     match options.output.format {
-        Format::Json | Format::Yaml => print_document(&detail, options.output.format),
-        Format::Name => write(&format!("{name}\n")),
-        Format::Table | Format::Wide => write(&described(&detail)),
+        OutputFormat::Json | OutputFormat::Yaml => print_document(&detail, options.output.format),
+        OutputFormat::Name => write(&format!("{name}\n")),
+        OutputFormat::Table | OutputFormat::Wide => write(&described(&detail)),
     }
 }
 

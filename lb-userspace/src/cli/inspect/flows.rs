@@ -6,11 +6,13 @@ use std::path::Path;
 use anyhow::Result;
 use clap::Args;
 use ipnet::IpNet;
-use lb_inspect::{Counts, End, Filter, Flow, Origins, Record, Selector, State};
+use lb_inspect::{
+    Filter, FlowCounts, FlowEnd, FlowOwners, FlowPhase, FlowRecord, ListedFlow, Selector,
+};
 use lb_kernel::{Tables, clock};
 
 use super::options::{Namespaces, open, read};
-use crate::cli::output::{self, Format, Output, Row};
+use crate::cli::output::{self, Output, OutputFormat, Row};
 
 pub const EXAMPLES: &str = "\
 Examples:
@@ -37,11 +39,11 @@ pub struct Flows {
 
     /// Only flows to this backend
     #[arg(long, value_name = "ADDRESS[:PORT]")]
-    backend: Option<End>,
+    backend: Option<FlowEnd>,
 
     /// Only flows in this state
     #[arg(long, value_enum)]
-    state: Option<State>,
+    state: Option<FlowPhase>,
 
     /// Print the number of flows by state instead of the flows
     #[arg(long, conflicts_with = "watch")]
@@ -72,32 +74,35 @@ pub fn show_flows(options: &Flows, pin_path: &Path) -> Result<()> {
         return print_counts(&count(&tables, &filter)?, &options.output);
     }
     output::show(&options.output, || {
-        let origins = Origins::of(&read(&tables)?);
+        let origins = FlowOwners::of(&read(&tables)?);
         Ok(lb_inspect::flows(records(&tables), &filter, &origins, clock()?))
     })
 }
 
-fn count(tables: &Tables, filter: &Filter) -> Result<Counts> {
+fn count(tables: &Tables, filter: &Filter) -> Result<FlowCounts> {
     if !filter.needs_records() {
-        return Ok(Counts::of_states(tables.flow_states4().chain(tables.flow_states6()), filter));
+        return Ok(FlowCounts::of_states(
+            tables.flow_states4().chain(tables.flow_states6()),
+            filter,
+        ));
     }
     // Names are needed only to select Services.
     let origins = match filter.service.is_everything() {
-        true => Origins::default(),
-        false => Origins::of(&read(tables)?),
+        true => FlowOwners::default(),
+        false => FlowOwners::of(&read(tables)?),
     };
     Ok(lb_inspect::count(records(tables), filter, &origins))
 }
 
-fn records(tables: &Tables) -> impl Iterator<Item = Record> + '_ {
-    let four = tables.flows4().filter_map(|(state, seen, flow)| Record::of(state, seen, &flow));
-    let six = tables.flows6().filter_map(|(state, seen, flow)| Record::of(state, seen, &flow));
+fn records(tables: &Tables) -> impl Iterator<Item = FlowRecord> + '_ {
+    let four = tables.flows4().filter_map(|(state, seen, flow)| FlowRecord::of(state, seen, &flow));
+    let six = tables.flows6().filter_map(|(state, seen, flow)| FlowRecord::of(state, seen, &flow));
     four.chain(six)
 }
 
-fn print_counts(counts: &Counts, output: &Output) -> Result<()> {
+fn print_counts(counts: &FlowCounts, output: &Output) -> Result<()> {
     match output.format {
-        Format::Table | Format::Wide | Format::Name => {
+        OutputFormat::Table | OutputFormat::Wide | OutputFormat::Name => {
             output::show(output, || Ok(count_rows(counts)))
         }
         format => output::print_document(counts, format),
@@ -110,7 +115,7 @@ struct CountRow {
     flows: u64,
 }
 
-fn count_rows(counts: &Counts) -> Vec<CountRow> {
+fn count_rows(counts: &FlowCounts) -> Vec<CountRow> {
     let states = counts.by_state.iter().map(|(state, &flows)| (state.name(), flows));
     let all = states.chain([("total", counts.total)]);
     all.map(|(state, flows)| CountRow { state, flows }).collect()
@@ -130,7 +135,7 @@ impl Row for CountRow {
     }
 }
 
-impl Row for Flow {
+impl Row for ListedFlow {
     const PLURAL: &'static str = "flows";
     const HEADERS: &'static [&'static str] = &[
         "PROTOCOL",

@@ -8,7 +8,7 @@ use clap::Args;
 use lb_inspect::{Selector, Spread, spreads};
 
 use super::options::{Namespaces, open, read};
-use crate::cli::output::{Format, align_all, print_document, write};
+use crate::cli::output::{OutputFormat, align_all, print_document, write};
 
 pub const EXAMPLES: &str = "\
 Examples:
@@ -50,8 +50,8 @@ pub fn show_maglev(options: &Maglev, pin_path: &Path) -> Result<()> {
         bail!("Service {meant} is not programmed or has no backends; see `millrace services`");
     }
     match options.output {
-        MaglevFormat::Json => print_document(&found, Format::Json),
-        MaglevFormat::Yaml => print_document(&found, Format::Yaml),
+        MaglevFormat::Json => print_document(&found, OutputFormat::Json),
+        MaglevFormat::Yaml => print_document(&found, OutputFormat::Yaml),
         MaglevFormat::Table => {
             let text: Vec<String> = found.iter().map(described).collect();
             write(&text.join("\n"))

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use anyhow::Result;
-use lb_inspect::{Port, Service, Traffic, TunnelNodes};
+use lb_inspect::{ListedPort, ListedService, Traffic, TunnelNodes};
 
 use super::options::Named;
 use crate::cli::output::{Row, some};
@@ -22,7 +22,7 @@ pub fn show_services(options: &Named, pin_path: &Path) -> Result<()> {
     options.show(pin_path, lb_inspect::services)
 }
 
-impl Row for Service {
+impl Row for ListedService {
     const PLURAL: &'static str = "Services";
     const HEADERS: &'static [&'static str] = &[
         "NAMESPACE",
@@ -47,10 +47,14 @@ impl Row for Service {
         let frontends = || self.ports.iter().flat_map(|port| &port.frontends);
         let addresses: BTreeSet<_> = frontends().filter_map(|frontend| frontend.address).collect();
         let addresses: Vec<String> = addresses.iter().map(ToString::to_string).collect();
-        let backends: BTreeSet<_> =
-            self.ports.iter().flat_map(Port::backends).map(|member| &member.address).collect();
+        let backends: BTreeSet<_> = self
+            .ports
+            .iter()
+            .flat_map(ListedPort::backends)
+            .map(|member| &member.address)
+            .collect();
         let traffic = Traffic::sum(self.ports.iter().map(|port| port.traffic));
-        let affinity = |port: &Port| match port.session_affinity_seconds {
+        let affinity = |port: &ListedPort| match port.session_affinity_seconds {
             Some(seconds) => format!("{seconds}s"),
             None => "-".to_owned(),
         };
@@ -79,7 +83,7 @@ impl Row for Service {
 }
 
 /// The distinct values of a Service's ports.
-fn distinct(service: &Service, of: impl Fn(&Port) -> String) -> Vec<String> {
+fn distinct(service: &ListedService, of: impl Fn(&ListedPort) -> String) -> Vec<String> {
     let mut all: Vec<String> = Vec::new();
     for text in service.ports.iter().map(of) {
         if !all.contains(&text) {
@@ -90,7 +94,7 @@ fn distinct(service: &Service, of: impl Fn(&Port) -> String) -> Vec<String> {
 }
 
 /// With the number of nodes that tunnels lead to: `auto (3/4 nodes)`.
-fn forwarding(port: &Port) -> String {
+fn forwarding(port: &ListedPort) -> String {
     match port.tunnel_nodes {
         Some(TunnelNodes { decapsulating, all }) => {
             format!("{} ({decapsulating}/{all} nodes)", port.forwarding)
@@ -100,7 +104,7 @@ fn forwarding(port: &Port) -> String {
 }
 
 /// In kubectl's format: `80:30080/TCP`.
-fn ports(port: &Port) -> String {
+fn ports(port: &ListedPort) -> String {
     let numbers = |node: bool| {
         let frontends = port.frontends.iter().filter(move |f| f.address.is_none() == node);
         let numbers: BTreeSet<u16> = frontends.map(|frontend| frontend.port).collect();

@@ -11,12 +11,12 @@ use clap::Args;
 use jiff::Timestamp;
 use lb_announce::LinkView;
 use lb_common::layout::map;
-use lb_inspect::{Fill, Severity, State, Status, StatusFindings};
+use lb_inspect::{Fill, FlowPhase, Severity, Status, StatusFindings};
 use lb_kernel::Tables;
 use lb_speakers::bgp::BgpView;
 
 use super::options::{check, open};
-use crate::cli::output::{Format, print_document, write};
+use crate::cli::output::{OutputFormat, print_document, write};
 
 pub const EXAMPLES: &str = "\
 Examples:
@@ -50,8 +50,8 @@ pub fn show_status(options: &StatusOptions, pin_path: &Path) -> Result<ExitCode>
     let status = Status::of(find(pin_path)?);
     match options.output {
         StatusFormat::Table => write(&described(&status))?,
-        StatusFormat::Json => print_document(&status, Format::Json)?,
-        StatusFormat::Yaml => print_document(&status, Format::Yaml)?,
+        StatusFormat::Json => print_document(&status, OutputFormat::Json)?,
+        StatusFormat::Yaml => print_document(&status, OutputFormat::Yaml)?,
     }
     Ok(if status.healthy { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
@@ -97,8 +97,8 @@ fn used(tables: &Tables) -> Result<BTreeMap<&'static str, u64>> {
         map::POOL_SLOTS,
         snapshot.pools.iter().map(|found| u64::from(found.pool.size)).sum(),
     );
-    used.insert(map::FLOWS4, tables.flow_states4().filter_map(State::of).count() as u64);
-    used.insert(map::FLOWS6, tables.flow_states6().filter_map(State::of).count() as u64);
+    used.insert(map::FLOWS4, tables.flow_states4().filter_map(FlowPhase::of).count() as u64);
+    used.insert(map::FLOWS6, tables.flow_states6().filter_map(FlowPhase::of).count() as u64);
     Ok(used)
 }
 
@@ -178,7 +178,7 @@ fn agent(status: &Status) -> String {
     }
 }
 
-fn programmed(report: &lb_status::Report) -> String {
+fn programmed(report: &lb_status::AgentReport) -> String {
     let synced = report.last_sync.map_or("never".to_owned(), ago);
     let (services, ports) = (report.services, report.service_ports);
     let (services, ports) = (counted(services, "Service"), counted(ports, "service port"));

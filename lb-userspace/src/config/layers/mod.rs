@@ -17,28 +17,28 @@ use super::{FILE, all, name, variable};
 #[derive(Clone, Debug)]
 pub struct Effective {
     pub configuration: Configuration,
-    pub settings: Vec<Setting>,
+    pub settings: Vec<EffectiveSetting>,
     pub file: Option<PathBuf>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Setting {
+pub struct EffectiveSetting {
     pub name: String,
     /// As they were written; empty if it is not set.
     pub values: Vec<String>,
     pub takes_many: bool,
-    pub source: Source,
+    pub source: SettingSource,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Source {
+pub enum SettingSource {
     Flag,
     Variable(String),
     File(PathBuf, Option<usize>),
     Default,
 }
 
-impl Display for Source {
+impl Display for SettingSource {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         match self {
             Self::Flag => f.write_str("flag"),
@@ -55,7 +55,7 @@ pub fn resolve(matches: &ArgMatches, added: &[Arg]) -> Result<Effective, Problem
     let mut problems = Vec::new();
     let path = matches.get_one::<PathBuf>(FILE).cloned();
     let file = path.as_deref().map(|path| file::read(path, &mut problems)).unwrap_or_default();
-    let settings: Vec<(Arg, Setting)> =
+    let settings: Vec<(Arg, EffectiveSetting)> =
         all().into_iter().map(|arg| (arg.clone(), layered(&arg, matches, added, &file))).collect();
 
     // Invalid settings are left out, so that the others can be checked.
@@ -64,7 +64,7 @@ pub fn resolve(matches: &ArgMatches, added: &[Arg]) -> Result<Effective, Problem
         .map(|(arg, setting)| (setting, check(arg, setting)))
         .partition(|(_, problem)| problem.is_none());
     problems.extend(wrong.into_iter().filter_map(|(_, problem)| problem));
-    let right: Vec<&Setting> = right.into_iter().map(|(setting, _)| setting).collect();
+    let right: Vec<&EffectiveSetting> = right.into_iter().map(|(setting, _)| setting).collect();
     match typed(&right) {
         Ok(configuration) => {
             problems.extend(conflicts(&configuration).into_iter().map(|(name, reason)| {
@@ -86,7 +86,7 @@ pub fn resolve(matches: &ArgMatches, added: &[Arg]) -> Result<Effective, Problem
     Err(Problems(problems))
 }
 
-fn layered(arg: &Arg, matches: &ArgMatches, added: &[Arg], file: &File) -> Setting {
+fn layered(arg: &Arg, matches: &ArgMatches, added: &[Arg], file: &File) -> EffectiveSetting {
     let id = arg.get_id().as_str();
     // A command may have its own flag with the name of another command's setting.
     let is_known = added.iter().any(|added| added.get_id() == arg.get_id());
@@ -96,28 +96,35 @@ fn layered(arg: &Arg, matches: &ArgMatches, added: &[Arg], file: &File) -> Setti
         .map(|values| values.map(|value| value.to_string_lossy().into_owned()).collect())
         .unwrap_or_default();
     let (values, source) = match is_known.then(|| matches.value_source(id)).flatten() {
-        Some(ValueSource::CommandLine) => (given, Source::Flag),
+        Some(ValueSource::CommandLine) => (given, SettingSource::Flag),
         // In manifests an empty value means: not set.
         Some(ValueSource::EnvVariable) if given.iter().any(|value| !value.is_empty()) => {
-            (given, Source::Variable(variable(arg)))
+            (given, SettingSource::Variable(variable(arg)))
         }
         _ => match file.values.get(name(arg)).filter(|_| is_known) {
-            Some(entry) => (entry.values.clone(), Source::File(entry.path.clone(), entry.line)),
+            Some(entry) => {
+                (entry.values.clone(), SettingSource::File(entry.path.clone(), entry.line))
+            }
             None => {
                 let defaults = arg.get_default_values().iter();
                 let defaults = defaults.map(|value| value.to_string_lossy().into_owned());
-                (defaults.collect(), Source::Default)
+                (defaults.collect(), SettingSource::Default)
             }
         },
     };
-    Setting { name: name(arg).to_owned(), values, takes_many: file::takes_many(arg), source }
+    EffectiveSetting {
+        name: name(arg).to_owned(),
+        values,
+        takes_many: file::takes_many(arg),
+        source,
+    }
 }
 
-impl Setting {
+impl EffectiveSetting {
     /// Where to fix an invalid value.
     fn origin(&self) -> String {
         match &self.source {
-            Source::Flag => format!("--{}", self.name),
+            SettingSource::Flag => format!("--{}", self.name),
             other => other.to_string(),
         }
     }
@@ -129,8 +136,8 @@ impl Setting {
 }
 
 /// Checks one setting; the message is its parser's.
-fn check(arg: &Arg, setting: &Setting) -> Option<Problem> {
-    if setting.source == Source::Default {
+fn check(arg: &Arg, setting: &EffectiveSetting) -> Option<Problem> {
+    if setting.source == SettingSource::Default {
         return None;
     }
     setting.values.iter().find_map(|value| {
@@ -157,9 +164,9 @@ fn reason(error: &clap::Error) -> String {
     }
 }
 
-fn typed(settings: &[&Setting]) -> Result<Configuration, clap::Error> {
+fn typed(settings: &[&EffectiveSetting]) -> Result<Configuration, clap::Error> {
     let command = Configuration::augment_args(Command::new("settings").no_binary_name(true));
-    let given = settings.iter().filter(|setting| setting.source != Source::Default);
+    let given = settings.iter().filter(|setting| setting.source != SettingSource::Default);
     // Flags can't express an empty list; no setting with a default accepts one.
     let matches = command.try_get_matches_from(given.flat_map(|setting| setting.arguments()))?;
     Configuration::from_arg_matches(&matches)

@@ -34,7 +34,7 @@ fn problems(flags: &[&str], file: &str) -> Vec<String> {
 fn without_anything_there_are_the_defaults() {
     let effective = of(&[], "").expect("defaults are right");
     assert_eq!(effective.configuration.agent.max_flows, None);
-    assert!(effective.settings.iter().all(|setting| setting.source == Source::Default));
+    assert!(effective.settings.iter().all(|setting| setting.source == SettingSource::Default));
 }
 
 #[test]

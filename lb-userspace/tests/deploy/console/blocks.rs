@@ -25,11 +25,11 @@ pub struct Block {
     pub line: usize,
     /// Why not all of its commands are run: the comment `<!-- not run: … -->` above the block.
     pub not_run: Option<String>,
-    pub commands: Vec<Command>,
+    pub commands: Vec<DocumentedCommand>,
 }
 
 #[derive(Debug, Default)]
-pub struct Command {
+pub struct DocumentedCommand {
     pub line: usize,
     /// Without the prompt; several lines if it continues, or has a here-document.
     pub text: String,
@@ -81,8 +81,8 @@ pub fn find_blocks(page: &str, text: &str) -> Vec<Block> {
     blocks
 }
 
-fn find_commands<'a>(lines: impl Iterator<Item = (usize, &'a str)>) -> Vec<Command> {
-    let mut commands: Vec<Command> = Vec::new();
+fn find_commands<'a>(lines: impl Iterator<Item = (usize, &'a str)>) -> Vec<DocumentedCommand> {
+    let mut commands: Vec<DocumentedCommand> = Vec::new();
     // The word that ends the here-document.
     let mut here: Option<String> = None;
     for (line, text) in lines {
@@ -99,7 +99,7 @@ fn find_commands<'a>(lines: impl Iterator<Item = (usize, &'a str)>) -> Vec<Comma
             here = text
                 .split_once("<<'")
                 .and_then(|(_, word)| Some(word.split_once('\'')?.0.to_owned()));
-            commands.push(Command { line, text: text.to_owned(), output: String::new() });
+            commands.push(DocumentedCommand { line, text: text.to_owned(), output: String::new() });
         } else if let Some(last) = commands.last_mut() {
             last.output.push_str(text);
             last.output.push('\n');

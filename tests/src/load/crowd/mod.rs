@@ -30,27 +30,27 @@ const SHORTEST: Duration = Duration::from_millis(50);
 
 pub struct Crowd {
     runtime: Runtime,
-    shared: Arc<Shared>,
+    shared: Arc<CrowdState>,
 }
 
-struct Shared {
+struct CrowdState {
     target: SocketAddr,
-    seen: Mutex<Seen>,
+    seen: Mutex<CrowdObservations>,
 }
 
-struct Seen {
+struct CrowdObservations {
     /// Servers whose connections may be lost.
     ended: BTreeSet<Ipv4Addr>,
     /// When the last request of each connection was sent that got a reply.
     replied: Vec<Option<Instant>>,
-    outcome: Outcome,
+    outcome: CrowdReport,
     /// When the first and the last attempt began that failed.
     failing: Option<[Instant; 2]>,
 }
 
 /// What has happened since the last look.
 #[derive(Clone, Debug, Default)]
-pub struct Outcome {
+pub struct CrowdReport {
     /// Long connections whose server still runs.
     pub lost: Vec<Loss>,
     /// Long connections whose server has ended.
@@ -82,13 +82,13 @@ impl Crowd {
         longest: Duration,
     ) -> Result<Self> {
         lb_process::raise_file_limit();
-        let seen = Seen {
+        let seen = CrowdObservations {
             ended: BTreeSet::new(),
             replied: vec![None; connections],
-            outcome: Outcome::default(),
+            outcome: CrowdReport::default(),
             failing: None,
         };
-        let shared = Arc::new(Shared { target, seen: Mutex::new(seen) });
+        let shared = Arc::new(CrowdState { target, seen: Mutex::new(seen) });
         let crowd = Self { runtime: one_thread(Some(client))?, shared };
         for index in 0..connections {
             let more = longest.saturating_sub(SHORTEST);
@@ -133,17 +133,17 @@ impl Crowd {
     }
 
     /// What has happened since the last call.
-    pub fn take(&self) -> Outcome {
+    pub fn take(&self) -> CrowdReport {
         let mut seen = self.shared.seen();
         let failing = seen.failing.take();
         let outcome = std::mem::take(&mut seen.outcome);
         let failing = failing.map_or(Duration::ZERO, |[first, last]| last - first);
-        Outcome { failing, ..outcome }
+        CrowdReport { failing, ..outcome }
     }
 }
 
-impl Shared {
-    fn seen(&self) -> MutexGuard<'_, Seen> {
+impl CrowdState {
+    fn seen(&self) -> MutexGuard<'_, CrowdObservations> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -184,7 +184,7 @@ async fn ask(stream: &mut TcpStream) -> Result<Ipv4Addr> {
     Ok(address.into())
 }
 
-async fn attempt(shared: Arc<Shared>) {
+async fn attempt(shared: Arc<CrowdState>) {
     let began = Instant::now();
     let opened = timeout(IMPATIENT, open(shared.target)).await;
     let is_open = matches!(opened, Ok(Ok(_)));
@@ -198,7 +198,7 @@ async fn attempt(shared: Arc<Shared>) {
 }
 
 /// A long connection, which is opened again when it is lost.
-async fn keep(shared: Arc<Shared>, index: usize, pause: Duration) {
+async fn keep(shared: Arc<CrowdState>, index: usize, pause: Duration) {
     loop {
         let began = Instant::now();
         let Ok(Ok((mut stream, server))) = timeout(PATIENCE, open(shared.target)).await else {

@@ -14,7 +14,7 @@ const BPF_F_TEST_SKB_CHECKSUM_COMPLETE: u32 = 1 << 2;
 /// The command's part of `union bpf_attr`.
 #[repr(C)]
 #[derive(Default)]
-struct Attributes {
+struct TestRunAttributes {
     program: u32,
     returned: u32,
     data_size_in: u32,
@@ -39,7 +39,7 @@ pub fn stays_right(
     frame: &[u8],
     context: &[u8],
 ) -> Result<Option<bool>> {
-    let attributes = Attributes {
+    let attributes = TestRunAttributes {
         program: program.fd()?.as_fd().as_raw_fd() as u32,
         data_size_in: frame.len() as u32,
         data_in: frame.as_ptr() as u64,
@@ -47,9 +47,9 @@ pub fn stays_right(
         context_size_in: context.len() as u32,
         context_in: context.as_ptr() as u64,
         flags: BPF_F_TEST_SKB_CHECKSUM_COMPLETE,
-        ..Attributes::default()
+        ..TestRunAttributes::default()
     };
-    let size = size_of::<Attributes>();
+    let size = size_of::<TestRunAttributes>();
     // SAFETY: the kernel reads frame and context with the given lengths, and writes only to the
     // attributes.
     let result =

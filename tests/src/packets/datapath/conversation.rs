@@ -16,7 +16,7 @@ use lb_plan::{Change, Planner, Step};
 use super::processed::Processed;
 use super::surroundings;
 use super::worlds::BUCKETS;
-use super::{Borrowed, Fate, Flows, Hook, HostWorld, KernelWorld, Outcome, Service, World};
+use super::{Borrowed, Fate, Flows, Hook, HostWorld, KernelWorld, PacketOutcome, Service, World};
 use crate::packets::{Endpoint, Mac, Packet, dissect, explain_difference};
 
 const SEED: u64 = 0x5eed;
@@ -383,17 +383,17 @@ fn trace_packet(kernel: &KernelWorld, hook: Hook, packet: &Packet, segment: u32)
     traced().unwrap_or_else(|error| panic!("{error:#}"))
 }
 
-fn check_trace(place: &str, packet: &[u8], traced: &Trace, kernel: &Outcome) {
+fn check_trace(place: &str, packet: &[u8], traced: &Trace, kernel: &PacketOutcome) {
     let fates: &[Fate] = match traced.verdict {
-        trace::Fate::Untouched | trace::Fate::Translated => &[Fate::Passed],
-        trace::Fate::Dropped => &[Fate::Dropped],
-        trace::Fate::Deferred => &[Fate::Deferred],
-        trace::Fate::Answered | trace::Fate::Sent | trace::Fate::Resolved => {
+        trace::TraceFate::Untouched | trace::TraceFate::Translated => &[Fate::Passed],
+        trace::TraceFate::Dropped => &[Fate::Dropped],
+        trace::TraceFate::Deferred => &[Fate::Deferred],
+        trace::TraceFate::Answered | trace::TraceFate::Sent | trace::TraceFate::Resolved => {
             &[Fate::Transmitted, Fate::Sent]
         }
     };
     // Dropped packets may be changed in part.
-    let same = traced.verdict == trace::Fate::Dropped || traced.bytes == kernel.bytes;
+    let same = traced.verdict == trace::TraceFate::Dropped || traced.bytes == kernel.bytes;
     assert!(
         fates.contains(&kernel.fate) && same,
         "{place}: the trace has another result, {:?}:\n{}\n{:#?}\nin was:\n{}",
@@ -404,7 +404,7 @@ fn check_trace(place: &str, packet: &[u8], traced: &Trace, kernel: &Outcome) {
     );
 }
 
-fn check_agreement(place: &str, packet: &[u8], host: &Outcome, kernel: &Outcome) {
+fn check_agreement(place: &str, packet: &[u8], host: &PacketOutcome, kernel: &PacketOutcome) {
     assert!(
         host == kernel,
         "{place}: host and kernel differ: {:?} and {:?}\n{}\nin was:\n{}",

@@ -7,7 +7,8 @@ use std::time::Duration;
 use lb_common::layout::{Forwarding, FrontendKind};
 use lb_common::maglev::{DEFAULT_WEIGHT, Weight};
 use lb_rules::model::{
-    AddressFamily, Backend, Frontend, Policy, Protocol, ServiceName, ServicePort, ServicePortKey,
+    AddressFamily, Backend, Frontend, Protocol, ServiceName, ServicePort, ServicePortKey,
+    TrafficPolicy,
 };
 
 /// A service port for [`super::Conversation::set`].
@@ -122,7 +123,7 @@ impl Service {
     }
 
     pub fn external_local(mut self) -> Self {
-        self.port.external_policy = Policy::Local;
+        self.port.external_policy = TrafficPolicy::Local;
         self
     }
 }

@@ -12,17 +12,17 @@ use lb_common::family::Family;
 use lb_common::hash::FlowHash;
 use lb_common::header::protocol;
 use lb_common::host::{
-    self, EntryPoint, Exit, Frame, HostFamily, HostSockets, HostTables, OfFamily, Routes,
+    self, EntryPoint, Exit, HostFamily, HostFrame, HostSockets, HostTables, OfFamily, Routes,
 };
 use lb_common::layout::{
-    Announced, AnnouncedAddress, Backend, BfdHeard, BfdSession, Bitmap, Claim, Device, Flow,
-    FlowBucket, FlowState, Frontend, FrontendKey, LinkAddresses, NeighbourEvent, Peer, Pool,
-    Reason, Settings, Side, SocketEnd, SocketFlow, Ticks, TunnelKey,
+    Announced, AnnouncedAddress, Backend, BfdHeard, BfdSession, Bitmap, Device, Flow, FlowBucket,
+    FlowState, Frontend, FrontendKey, LastClaim, LinkAddresses, NeighbourEvent, Peer, Pool, Reason,
+    Settings, Side, SocketEnd, SocketFlow, Ticks, TunnelKey,
 };
 use lb_plan::{Datagrams, SideEntry, Step, Sweep, WriteFamily, WriteTables};
 
 use super::surroundings::OUTSIDE;
-use super::{Fate, Flows, Hook, Outcome, World};
+use super::{Fate, Flows, Hook, PacketOutcome, World};
 use crate::packets::{Mac, NODE_MAC};
 
 /// The data plane on the host.
@@ -280,7 +280,7 @@ impl World for HostWorld {
 
     fn watch(&mut self, address: IpAddr) {
         let claims = self.tables.claims.get_mut();
-        claims.insert(AnnouncedAddress::new(OUTSIDE, address), Claim::default());
+        claims.insert(AnnouncedAddress::new(OUTSIDE, address), LastClaim::default());
     }
 
     fn claimant(&self, address: IpAddr) -> Option<Mac> {
@@ -322,13 +322,13 @@ impl World for HostWorld {
         grow_older(&mut self.tables.v6, ticks);
     }
 
-    fn run_segments(&mut self, hook: Hook, frame: &[u8], segment: u32) -> Outcome {
+    fn run_segments(&mut self, hook: Hook, frame: &[u8], segment: u32) -> PacketOutcome {
         // Advance the clock, so that flows have different times.
         let now = self.tables.now.get();
         self.tables.now.set(Ticks(now.0 + 1));
         let raw = self.raw && hook != Hook::Forward && is_plain_ip(frame);
         let link_header = if raw { &frame[..ETHERNET] } else { &[] };
-        let mut frame = Frame::new(frame[link_header.len()..].to_vec());
+        let mut frame = HostFrame::new(frame[link_header.len()..].to_vec());
         frame.raw = raw;
         frame.device = OUTSIDE;
         frame.routes = self.routes.clone();
@@ -356,7 +356,7 @@ impl World for HostWorld {
         // Redirected packets have a header for the egress device.
         let has_header = matches!(verdict, Verdict::Redirect | Verdict::Resolve);
         let missing = if has_header { &[] } else { link_header };
-        Outcome { fate, bytes: [missing, &frame.bytes].concat() }
+        PacketOutcome { fate, bytes: [missing, &frame.bytes].concat() }
     }
 
     fn flows(&self) -> Flows {

@@ -12,11 +12,11 @@ use lb_common::hash::mix;
 use lb_common::host::Exit;
 use lb_common::layout;
 use lb_common::layout::{
-    Affinity, Announced, AnnouncedAddress, BfdHeard, BfdSession, Claim, FlowBucket, Fragment,
-    Hints, NeighbourEvent, Peer, Pool, Reason, TunnelKey, capacity, map,
+    Affinity, Announced, AnnouncedAddress, BfdHeard, BfdSession, FlowBucket, Fragment, Hints,
+    LastClaim, NeighbourEvent, Peer, Pool, Reason, TunnelKey, capacity, map,
 };
 use lb_inspect::trace::routes::KernelRoutes;
-use lb_inspect::trace::story::Names;
+use lb_inspect::trace::story::NameLookup;
 use lb_inspect::trace::{Meeting, Trace, View, trace};
 use lb_kernel::{
     CrowdedBits, DataPlane, FlowPlaces, HookPoint, Layout, Parameters, Pins, Plain, Sizes, Tables,
@@ -27,7 +27,7 @@ use lb_plan::{FrontendKey, Step};
 
 use super::checksum_complete;
 use super::surroundings::{OUTSIDE, Surroundings};
-use super::{Fate, Flows, Hook, Outcome, World};
+use super::{Fate, Flows, Hook, PacketOutcome, World};
 use crate::maps::any_map::{AnyMap, Entry};
 use crate::packets::{Mac, NODE_MAC};
 use crate::worlds::topology::Topology;
@@ -150,7 +150,7 @@ impl KernelWorld {
         self.surroundings.host.enter(|| {
             let (view, routes) = (View::open(pins)?, KernelRoutes::open()?);
             view.tick();
-            Ok(trace(&view, &routes, &Numbers, &meeting, frame))
+            Ok(trace(&view, &routes, &NumericNames, &meeting, frame))
         })
     }
 
@@ -306,9 +306,9 @@ fn cache_entry(key: &FrontendKey) -> (&'static str, u32) {
 }
 
 /// Names for traces: numbers.
-struct Numbers;
+struct NumericNames;
 
-impl Names for Numbers {
+impl NameLookup for NumericNames {
     fn service_port(&self, index: u32) -> String {
         format!("service port {index}")
     }
@@ -390,14 +390,14 @@ impl World for KernelWorld {
     }
 
     fn watch(&mut self, address: IpAddr) {
-        self.write(map::CLAIMS, AnnouncedAddress::new(OUTSIDE, address), Claim::default());
+        self.write(map::CLAIMS, AnnouncedAddress::new(OUTSIDE, address), LastClaim::default());
     }
 
     fn claimant(&self, address: IpAddr) -> Option<Mac> {
         let key = Plain(AnnouncedAddress::new(OUTSIDE, address));
         let found = self.maps[map::CLAIMS].get(key.bytes());
         let value = found.unwrap_or_else(|error| panic!("{error:#}"))?;
-        let at = offset_of!(Claim, claimant);
+        let at = offset_of!(LastClaim, claimant);
         let link = [0, 1, 2, 3, 4, 5].map(|octet| value[at + octet]);
         value[..at].iter().any(|octet| *octet != 0).then_some(Mac(link))
     }
@@ -454,7 +454,7 @@ impl World for KernelWorld {
         }
     }
 
-    fn run_segments(&mut self, hook: Hook, frame: &[u8], segment: u32) -> Outcome {
+    fn run_segments(&mut self, hook: Hook, frame: &[u8], segment: u32) -> PacketOutcome {
         let (verdict, bytes) = self
             .run_program(hook, frame, segment)
             .unwrap_or_else(|error| panic!("{hook:?} of {} bytes: {error:#}", frame.len()));
@@ -473,7 +473,7 @@ impl World for KernelWorld {
             (Hook::Stack | Hook::AfterXdp | Hook::Workload, TC_ACT_REDIRECT) => Fate::Sent,
             (hook, other) => panic!("{hook:?} returned {other}"),
         };
-        Outcome { fate, bytes }
+        PacketOutcome { fate, bytes }
     }
 
     fn flows(&self) -> Flows {

@@ -52,7 +52,7 @@ pub enum Hook {
 
 /// The fate of a packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Outcome {
+pub struct PacketOutcome {
     pub fate: Fate,
     pub bytes: Vec<u8>,
 }
@@ -69,7 +69,7 @@ pub enum Fate {
     Sent,
 }
 
-impl Outcome {
+impl PacketOutcome {
     /// Whether it was neither dropped nor sent.
     pub fn passed(&self) -> bool {
         matches!(self.fate, Fate::Passed | Fate::Deferred)
@@ -108,9 +108,9 @@ pub trait World {
     /// Makes all entries in the tables older.
     fn grow_older(&mut self, ticks: u32);
     /// Runs a packet that a device will cut into segments of this size, unless it is 0.
-    fn run_segments(&mut self, hook: Hook, frame: &[u8], segment: u32) -> Outcome;
+    fn run_segments(&mut self, hook: Hook, frame: &[u8], segment: u32) -> PacketOutcome;
 
-    fn run(&mut self, hook: Hook, frame: &[u8]) -> Outcome {
+    fn run(&mut self, hook: Hook, frame: &[u8]) -> PacketOutcome {
         self.run_segments(hook, frame, 0)
     }
 

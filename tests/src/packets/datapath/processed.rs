@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use lb_common::layout::Reason;
 
 use super::surroundings::OUTSIDE;
-use super::{Fate, Hook, Outcome};
+use super::{Fate, Hook, PacketOutcome};
 use crate::packets::{Packet, assert_same_packet, dissect};
 
 /// The result of a packet, for assertions.
@@ -14,7 +14,7 @@ pub struct Processed {
     pub(super) place: String,
     pub(super) hook: Hook,
     pub(super) packet: Vec<u8>,
-    pub outcome: Outcome,
+    pub outcome: PacketOutcome,
     /// The egress device, if it was sent.
     pub(super) left_by: u32,
     pub(super) counted: Vec<Reason>,

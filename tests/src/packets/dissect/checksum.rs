@@ -3,14 +3,20 @@
 use etherparse::IpNumber;
 use etherparse::checksum::Sum16BitWords;
 
-use crate::packets::address::Addresses;
+use crate::packets::address::PacketAddresses;
 
 /// The pseudo header's sum for a transport protocol with this number of bytes.
-pub fn pseudo_header(addresses: Addresses, protocol: IpNumber, length: usize) -> Sum16BitWords {
+pub fn pseudo_header(
+    addresses: PacketAddresses,
+    protocol: IpNumber,
+    length: usize,
+) -> Sum16BitWords {
     let mut sum = Sum16BitWords::new();
     sum = match addresses {
-        Addresses::V4(source, destination) => sum.add_4bytes(source).add_4bytes(destination),
-        Addresses::V6(source, destination) => sum.add_16bytes(source).add_16bytes(destination),
+        PacketAddresses::V4(source, destination) => sum.add_4bytes(source).add_4bytes(destination),
+        PacketAddresses::V6(source, destination) => {
+            sum.add_16bytes(source).add_16bytes(destination)
+        }
     };
     // The length has 16 bits over IPv4 and 32 over IPv6: the upper half is zero and adds nothing.
     sum.add_4bytes((length as u32).to_be_bytes()).add_2bytes([0, protocol.0])

@@ -8,7 +8,7 @@ use super::checksum::{computed, verdict};
 use super::report::{Report, hex, protocol};
 use super::segment::Segment;
 use super::transport;
-use crate::packets::address::Addresses;
+use crate::packets::address::PacketAddresses;
 
 /// Packets in packets deeper than this are shown as data, so that hostile bytes cannot exhaust the
 /// stack.
@@ -51,7 +51,7 @@ pub fn v4(report: &mut Report, bytes: &[u8]) {
     report.line("IPv4", line);
 
     let segment = Segment {
-        addresses: Addresses::V4(header.source(), header.destination()),
+        addresses: PacketAddresses::V4(header.source(), header.destination()),
         bytes: &bytes[start..end],
         incomplete: incomplete(length > bytes.len(), header.is_fragmenting_payload()),
     };
@@ -84,7 +84,7 @@ pub fn v6(report: &mut Report, bytes: &[u8]) {
     report.line("IPv6", line);
 
     let segment = Segment {
-        addresses: Addresses::V6(header.source(), header.destination()),
+        addresses: PacketAddresses::V6(header.source(), header.destination()),
         bytes: &bytes[start..end],
         incomplete: incomplete(length > bytes.len(), false),
     };

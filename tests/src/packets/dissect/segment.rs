@@ -3,12 +3,12 @@
 use etherparse::IpNumber;
 
 use super::checksum::{computed, pseudo_header, verdict};
-use crate::packets::address::Addresses;
+use crate::packets::address::PacketAddresses;
 
 /// What an IP packet carries.
 #[derive(Clone, Copy)]
 pub struct Segment<'a> {
-    pub addresses: Addresses,
+    pub addresses: PacketAddresses,
     pub bytes: &'a [u8],
     /// Why there is no verdict about a checksum.
     pub incomplete: Option<&'static str>,

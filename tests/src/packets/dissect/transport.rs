@@ -6,7 +6,7 @@ use etherparse::{IpNumber, TcpHeaderSlice, UdpHeaderSlice};
 use super::icmp;
 use super::report::{Report, hex};
 use super::segment::Segment;
-use crate::packets::address::Addresses;
+use crate::packets::address::PacketAddresses;
 
 /// Returns the packet that the segment contains, if it contains one.
 pub fn any<'a>(report: &mut Report, protocol: IpNumber, segment: Segment<'a>) -> Option<&'a [u8]> {
@@ -14,8 +14,8 @@ pub fn any<'a>(report: &mut Report, protocol: IpNumber, segment: Segment<'a>) ->
         (IpNumber::TCP, _) => tcp(report, segment),
         (IpNumber::UDP, _) => udp(report, segment),
         (IpNumber::SCTP, _) => sctp(report, segment),
-        (IpNumber::ICMP, Addresses::V4(..)) => return icmp::v4(report, segment),
-        (IpNumber::IPV6_ICMP, Addresses::V6(..)) => return icmp::v6(report, segment),
+        (IpNumber::ICMP, PacketAddresses::V4(..)) => return icmp::v4(report, segment),
+        (IpNumber::IPV6_ICMP, PacketAddresses::V6(..)) => return icmp::v6(report, segment),
         (IpNumber::IPV4 | IpNumber::IPV6, _) => return Some(segment.bytes),
         _ => report.data("Data", segment.bytes),
     }
@@ -70,8 +70,8 @@ fn udp(report: &mut Report, segment: Segment<'_>) {
     let note =
         if is_wrong { format!(" [WRONG, {} are there]", bytes.len()) } else { String::new() };
     let checksum = match (header.checksum(), segment.addresses) {
-        (0, Addresses::V4(..)) => "no checksum".to_owned(),
-        (0, Addresses::V6(..)) => "no checksum [WRONG, not allowed over IPv6]".to_owned(),
+        (0, PacketAddresses::V4(..)) => "no checksum".to_owned(),
+        (0, PacketAddresses::V6(..)) => "no checksum [WRONG, not allowed over IPv6]".to_owned(),
         // UDP uses the other zero of one's complement, because this one means that there is no
         // checksum.
         (0xffff, _) => {

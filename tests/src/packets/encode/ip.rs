@@ -8,24 +8,24 @@ use etherparse::{
 };
 
 use super::FITS;
-use crate::packets::address::Addresses;
+use crate::packets::address::PacketAddresses;
 use crate::packets::description::{Datagram, Transport};
 
 impl Datagram {
     pub fn encode(&self) -> Vec<u8> {
         match self.addresses() {
-            Addresses::V4(source, destination) => self.encode_v4(source, destination),
-            Addresses::V6(source, destination) => self.encode_v6(source, destination),
+            PacketAddresses::V4(source, destination) => self.encode_v4(source, destination),
+            PacketAddresses::V6(source, destination) => self.encode_v6(source, destination),
         }
     }
 
-    pub fn addresses(&self) -> Addresses {
+    pub fn addresses(&self) -> PacketAddresses {
         match (self.source, self.destination) {
             (IpAddr::V4(source), IpAddr::V4(destination)) => {
-                Addresses::V4(source.octets(), destination.octets())
+                PacketAddresses::V4(source.octets(), destination.octets())
             }
             (IpAddr::V6(source), IpAddr::V6(destination)) => {
-                Addresses::V6(source.octets(), destination.octets())
+                PacketAddresses::V6(source.octets(), destination.octets())
             }
             (source, destination) => panic!("{source} and {destination} are of different families"),
         }

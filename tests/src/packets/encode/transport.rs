@@ -3,7 +3,7 @@
 use etherparse::{Icmpv4Header, Icmpv4Type, Icmpv6Header, Icmpv6Type, TcpHeader, UdpHeader};
 
 use super::FITS;
-use crate::packets::address::Addresses;
+use crate::packets::address::PacketAddresses;
 use crate::packets::description::{Body, Datagram, Transport};
 
 impl Datagram {
@@ -42,38 +42,43 @@ impl Body {
     }
 }
 
-fn encode_tcp(addresses: Addresses, mut header: TcpHeader, body: &[u8]) -> Vec<u8> {
+fn encode_tcp(addresses: PacketAddresses, mut header: TcpHeader, body: &[u8]) -> Vec<u8> {
     header.checksum = match addresses {
-        Addresses::V4(from, to) => header.calc_checksum_ipv4_raw(from, to, body).expect(FITS),
-        Addresses::V6(from, to) => header.calc_checksum_ipv6_raw(from, to, body).expect(FITS),
+        PacketAddresses::V4(from, to) => header.calc_checksum_ipv4_raw(from, to, body).expect(FITS),
+        PacketAddresses::V6(from, to) => header.calc_checksum_ipv6_raw(from, to, body).expect(FITS),
     };
     [header.to_bytes().as_slice(), body].concat()
 }
 
-fn encode_udp(addresses: Addresses, mut header: UdpHeader, checksum: bool, body: &[u8]) -> Vec<u8> {
+fn encode_udp(
+    addresses: PacketAddresses,
+    mut header: UdpHeader,
+    checksum: bool,
+    body: &[u8],
+) -> Vec<u8> {
     header.checksum = match addresses {
         _ if !checksum => 0,
-        Addresses::V4(from, to) => header.calc_checksum_ipv4_raw(from, to, body).expect(FITS),
-        Addresses::V6(from, to) => header.calc_checksum_ipv6_raw(from, to, body).expect(FITS),
+        PacketAddresses::V4(from, to) => header.calc_checksum_ipv4_raw(from, to, body).expect(FITS),
+        PacketAddresses::V6(from, to) => header.calc_checksum_ipv6_raw(from, to, body).expect(FITS),
     };
     [header.to_bytes().as_slice(), body].concat()
 }
 
 /// All types by their numbers: a test may send what `etherparse` has no name for.
 fn encode_icmp(
-    addresses: Addresses,
+    addresses: PacketAddresses,
     type_u8: u8,
     code_u8: u8,
     bytes5to8: [u8; 4],
     body: &[u8],
 ) -> Vec<u8> {
     let header = match addresses {
-        Addresses::V4(..) => {
+        PacketAddresses::V4(..) => {
             Icmpv4Header::with_checksum(Icmpv4Type::Unknown { type_u8, code_u8, bytes5to8 }, body)
                 .to_bytes()
                 .to_vec()
         }
-        Addresses::V6(from, to) => {
+        PacketAddresses::V6(from, to) => {
             let kind = Icmpv6Type::Unknown { type_u8, code_u8, bytes5to8 };
             Icmpv6Header::with_checksum(kind, from, to, body).expect(FITS).to_bytes().to_vec()
         }

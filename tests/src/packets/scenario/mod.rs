@@ -20,7 +20,7 @@ pub use service::{BACKENDS, ENDS, frontends, service, serving};
 
 /// One event.
 #[derive(Clone, Debug)]
-pub enum Event {
+pub enum ScenarioEvent {
     Set(Service),
     Remove(Service),
     /// From now on NodePorts are open on these addresses.
@@ -29,9 +29,11 @@ pub enum Event {
 }
 
 /// A few Services, then random events, most of which are packets.
-pub fn day(events: impl Into<prop::collection::SizeRange>) -> impl Strategy<Value = Vec<Event>> {
-    let morning = vec(serving().prop_map(Event::Set), 4..8);
-    let nodes = node_addresses().prop_map(Event::NodeAddresses);
+pub fn day(
+    events: impl Into<prop::collection::SizeRange>,
+) -> impl Strategy<Value = Vec<ScenarioEvent>> {
+    let morning = vec(serving().prop_map(ScenarioEvent::Set), 4..8);
+    let nodes = node_addresses().prop_map(ScenarioEvent::NodeAddresses);
     (morning, nodes, vec(event(), events)).prop_map(|(mut day, nodes, events)| {
         day.push(nodes);
         day.extend(events);
@@ -39,13 +41,13 @@ pub fn day(events: impl Into<prop::collection::SizeRange>) -> impl Strategy<Valu
     })
 }
 
-fn event() -> impl Strategy<Value = Event> {
+fn event() -> impl Strategy<Value = ScenarioEvent> {
     prop_oneof![
-        4 => service().prop_map(Event::Set),
-        1 => service().prop_map(Event::Remove),
-        1 => node_addresses().prop_map(Event::NodeAddresses),
-        32 => intact().prop_map(Event::Packet),
-        12 => damaged().prop_map(Event::Packet),
+        4 => service().prop_map(ScenarioEvent::Set),
+        1 => service().prop_map(ScenarioEvent::Remove),
+        1 => node_addresses().prop_map(ScenarioEvent::NodeAddresses),
+        32 => intact().prop_map(ScenarioEvent::Packet),
+        12 => damaged().prop_map(ScenarioEvent::Packet),
     ]
 }
 
@@ -54,7 +56,7 @@ fn node_addresses() -> impl Strategy<Value = Vec<&'static str>> {
     prop::sample::subsequence(all, 2..=4)
 }
 
-impl Event {
+impl ScenarioEvent {
     /// Executes the event; returns the result of a packet.
     pub fn happen(&self, conversation: &mut Conversation) -> Option<Processed> {
         match self {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use super::names::Transport;
+use super::names::TransportProtocol;
 use crate::worlds::topology::{Host, SOON};
 
 /// Which server replied, and which address it saw.
@@ -17,20 +17,25 @@ pub struct Reply {
 }
 
 /// Sends a message to a server, and waits for its reply.
-pub fn ask_server(from: &Host, transport: Transport, to: &str) -> Result<Reply> {
+pub fn ask_server(from: &Host, transport: TransportProtocol, to: &str) -> Result<Reply> {
     let to: SocketAddr = to.parse().with_context(|| to.to_owned())?;
     let line = from.enter(|| match transport {
-        Transport::Tcp => ask_by_tcp(to),
-        Transport::Udp => ask_by_udp(to),
+        TransportProtocol::Tcp => ask_by_tcp(to),
+        TransportProtocol::Udp => ask_by_udp(to),
     })?;
     Reply::parse(&line)
 }
 
 /// Sends a message from a process of the node itself, which the agent's control group has, and waits for the reply.
-pub fn ask_from_node(node: &Host, transport: Transport, to: &str, port: u16) -> Result<Reply> {
+pub fn ask_from_node(
+    node: &Host,
+    transport: TransportProtocol,
+    to: &str,
+    port: u16,
+) -> Result<Reply> {
     let kind = match transport {
-        Transport::Tcp => "tcp",
-        Transport::Udp => "udp",
+        TransportProtocol::Tcp => "tcp",
+        TransportProtocol::Udp => "udp",
     };
     let script = format!(
         "exec 3<>/dev/{kind}/{to}/{port} && echo hello >&3 && timeout 20 dd bs=512 count=1 status=none <&3"
@@ -40,7 +45,7 @@ pub fn ask_from_node(node: &Host, transport: Transport, to: &str, port: u16) -> 
 
 /// Fails unless a connection is refused.
 pub fn ensure_refused(from: &Host, to: &str) -> Result<()> {
-    match ask_server(from, Transport::Tcp, to) {
+    match ask_server(from, TransportProtocol::Tcp, to) {
         Ok(reply) => bail!("{to} gets a reply from {}", reply.server),
         Err(error) => {
             let kind = error.downcast_ref::<std::io::Error>().map(std::io::Error::kind);

@@ -4,7 +4,7 @@
 use anyhow::{Context, Result};
 
 use super::ask::{ask_from_node, ask_server};
-use super::names::{Ip, Plugin, Side, Transport, join_port, pod_address};
+use super::names::{Ip, Plugin, Side, TransportProtocol, join_port, pod_address};
 use super::{Cluster, load_rules, manifests, names};
 
 const PLUGIN: Plugin = Plugin::Routed;
@@ -18,7 +18,7 @@ pub fn check_host_ports(cluster: &Cluster) -> Result<()> {
     for ip in Ip::BOTH {
         let address = Side::A.node_address(ip);
         let to = join_port(&address, PORT);
-        for transport in Transport::BOTH {
+        for transport in TransportProtocol::BOTH {
             for (who, client) in [
                 ("outside", &cluster.client),
                 ("another pod", pod(1)?),

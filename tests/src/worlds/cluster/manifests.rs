@@ -1,7 +1,7 @@
 //! Two Services for each plugin: `near` has its endpoint on node A, `far` on node B.
 
 use super::names::{
-    Ip, Plugin, Scope, Transport, cluster_ip, load_balancer_address, node_port, pod_address,
+    Ip, Plugin, Scope, TransportProtocol, cluster_ip, load_balancer_address, node_port, pod_address,
 };
 
 /// Where the servers listen.
@@ -34,7 +34,7 @@ fn service(plugin: Plugin, scope: Scope) -> String {
     let [v4, v6] = Ip::BOTH.map(|ip| cluster_ip(plugin, scope, ip));
     let [vip4, vip6] = Ip::BOTH.map(|ip| load_balancer_address(plugin, scope, ip));
     let node_port = node_port(plugin, scope);
-    let [tcp, udp] = Transport::BOTH.map(Transport::port);
+    let [tcp, udp] = TransportProtocol::BOTH.map(TransportProtocol::port);
     format!(
         "---
 apiVersion: v1

@@ -26,8 +26,8 @@ use tun::Relay;
 pub use ask::{Reply, ask_from_node, ask_server};
 pub use host_ports::check_host_ports;
 pub use names::{
-    Ip, Plugin, Scope, Side, Transport, cluster_ip, join_port, load_balancer_address, node_port,
-    pod_address, server,
+    Ip, Plugin, Scope, Side, TransportProtocol, cluster_ip, join_port, load_balancer_address,
+    node_port, pod_address, server,
 };
 pub use policies::check_network_policies;
 pub use tunnel::{OTHERS as OTHER_TUNNELS, Tunnel};

@@ -76,12 +76,12 @@ impl Ip {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Transport {
+pub enum TransportProtocol {
     Tcp,
     Udp,
 }
 
-impl Transport {
+impl TransportProtocol {
     pub const BOTH: [Self; 2] = [Self::Tcp, Self::Udp];
 
     /// The Services' port.

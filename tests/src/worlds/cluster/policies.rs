@@ -5,7 +5,7 @@ use anyhow::{Context, Result};
 
 use super::ask::{ask_server, ensure_refused};
 use super::names::{
-    Ip, Plugin, Scope, Side, Transport, cluster_ip, join_port, node_port, pod_address,
+    Ip, Plugin, Scope, Side, TransportProtocol, cluster_ip, join_port, node_port, pod_address,
 };
 use super::{Cluster, load_rules, names};
 
@@ -20,8 +20,8 @@ pub fn check_network_policies(cluster: &Cluster) -> Result<()> {
     let pod = |plugin, number| cluster.pod(plugin, number).context("the plugin has pods");
     for ip in Ip::BOTH {
         for scope in Scope::BOTH {
-            let service = join_port(&cluster_ip(PLUGIN, scope, ip), Transport::Tcp.port());
-            let reply = ask_server(pod(PLUGIN, 1)?, Transport::Tcp, &service)?;
+            let service = join_port(&cluster_ip(PLUGIN, scope, ip), TransportProtocol::Tcp.port());
+            let reply = ask_server(pod(PLUGIN, 1)?, TransportProtocol::Tcp, &service)?;
             reply.ensure_from(&names::server(PLUGIN, scope.side()))?;
             let forbidden = match scope {
                 Scope::Near => pod(Plugin::GatewayAndSecondCard, 0)?,
@@ -33,7 +33,7 @@ pub fn check_network_policies(cluster: &Cluster) -> Result<()> {
         ensure_refused(&cluster.client, &to).context("clients outside are forbidden")?;
 
         load_rules(cluster.node(Side::A), &egress(ip))?;
-        let far = join_port(&cluster_ip(PLUGIN, Scope::Far, ip), Transport::Tcp.port());
+        let far = join_port(&cluster_ip(PLUGIN, Scope::Far, ip), TransportProtocol::Tcp.port());
         ensure_refused(pod(PLUGIN, 1)?, &far).context("the client's node forbids it")?;
     }
     for side in Side::BOTH {

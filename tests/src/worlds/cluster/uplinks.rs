@@ -5,7 +5,9 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
 use super::ask::ask_server;
-use super::names::{Ip, Plugin, Scope, Side, Transport, join_port, node_port, pod_network, server};
+use super::names::{
+    Ip, Plugin, Scope, Side, TransportProtocol, join_port, node_port, pod_network, server,
+};
 use super::wiring::CLIENT_ON_SECOND;
 use super::{Cluster, load_rules};
 
@@ -51,7 +53,7 @@ pub fn check_several_uplinks(cluster: &Cluster) -> Result<()> {
 
 fn ask_all(cluster: &Cluster) -> Result<()> {
     for ip in Ip::BOTH {
-        for transport in Transport::BOTH {
+        for transport in TransportProtocol::BOTH {
             let to = join_port(&Side::A.node_address(ip), node_port(PLUGIN, Scope::Near));
             ask_server(&cluster.client, transport, &to)
                 .and_then(|answer| answer.ensure_from(&server(PLUGIN, Side::A)))

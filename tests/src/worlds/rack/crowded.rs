@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use lb_common::layout::FlowKind;
 
-use super::{Kind, Rack, Sizes};
+use super::{Rack, RouterKind, Sizes};
 use crate::load::crowd::{Crowd, Loss};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -20,7 +20,7 @@ pub struct CrowdedRack {
 
 impl CrowdedRack {
     pub fn start(
-        kind: Kind,
+        kind: RouterKind,
         sizes: Sizes,
         (connections, longest_pause): (usize, Duration),
         history: u32,

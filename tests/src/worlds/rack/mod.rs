@@ -23,12 +23,12 @@ use serde_json::json;
 
 use crate::load::crowd::Servers;
 use crate::manifests::{Service, manifests};
-use crate::programs::agent::{Agent, Source, program};
+use crate::programs::agent::{Agent, AgentSource, program};
 use crate::programs::bgp::{Speaker, is_answered, is_established};
 use crate::worlds::topology::{Host, SOON, Topology, wait_until};
 
 pub use crowded::CrowdedRack;
-pub use router::{Daemons, Kind};
+pub use router::{Daemons, RouterKind};
 
 /// The network of router and nodes.
 const NETWORK: &str = "192.0.2";
@@ -40,22 +40,22 @@ const DEVICE: &str = "ext0";
 
 pub struct Rack {
     pub client: Host,
-    pub nodes: Vec<Node>,
+    pub nodes: Vec<RackNode>,
     switch: Host,
     router: Host,
-    kind: Kind,
+    kind: RouterKind,
     daemons: Option<Daemons>,
     servers: Servers,
-    backends: Vec<Backend>,
+    backends: Vec<RackBackend>,
     /// The backends that the agents have been told of, from the first ones on.
-    written: RefCell<Vec<Vec<Backend>>>,
+    written: RefCell<Vec<Vec<RackBackend>>>,
     cordoned: Option<usize>,
     /// In seconds.
     history: u32,
     topology: Topology,
 }
 
-pub struct Node {
+pub struct RackNode {
     pub host: Host,
     pub agent: Option<Agent>,
     pods: Host,
@@ -65,7 +65,7 @@ pub struct Node {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Backend {
+pub struct RackBackend {
     pub address: Ipv4Addr,
     pub node: usize,
 }
@@ -87,7 +87,7 @@ fn node_name(number: usize) -> String {
 
 impl Rack {
     /// With all nodes on, and the router's packets spread over all of them.
-    pub fn start(kind: Kind, sizes: Sizes, history: u32) -> Result<Self> {
+    pub fn start(kind: RouterKind, sizes: Sizes, history: u32) -> Result<Self> {
         let topology = Topology::new("rack")?;
         let (client, switch) = (topology.host("client")?, topology.host("switch")?);
         let router = topology.router("router")?;
@@ -103,7 +103,7 @@ impl Rack {
             router.port("rack").address(&format!("{NETWORK}.1/24")),
             switch.port("router").bridge("br0"),
         )?;
-        let nodes = (0..sizes.nodes).map(|number| Node::new(&topology, &switch, number));
+        let nodes = (0..sizes.nodes).map(|number| RackNode::new(&topology, &switch, number));
         let nodes = nodes.collect::<Result<Vec<_>>>()?;
         std::fs::write(topology.directory().join("key"), "d41d8cd98f00b204e9800998ecf8427e")?;
         let mut rack = Self {
@@ -138,19 +138,20 @@ impl Rack {
         Ok(SocketAddr::new(ADDRESS.parse()?, PORT))
     }
 
-    pub fn backends(&self) -> &[Backend] {
+    pub fn backends(&self) -> &[RackBackend] {
         &self.backends
     }
 
     /// The backends to which the slot of a client's connection has led, each once, the last one first.
-    pub fn slot_owners(&self, client: SocketAddrV4) -> Result<Vec<Backend>> {
+    pub fn slot_owners(&self, client: SocketAddrV4) -> Result<Vec<RackBackend>> {
         let SocketAddr::V4(target) = self.target()? else { bail!("an IPv4 address") };
         let [(from, from_port), (to, to_port)] =
             [client, target].map(|end| (Address4::from(*end.ip()), end.port()));
         let hash = spread::<V4>(from, from_port, to, to_port, protocol::TCP);
         let mut owners = Vec::new();
         for backends in self.written.borrow().iter().rev() {
-            let identity = |it: &Backend| (backend_identity(Address4::from(it.address), PORT), *it);
+            let identity =
+                |it: &RackBackend| (backend_identity(Address4::from(it.address), PORT), *it);
             let mut backends: Vec<_> = backends.iter().map(identity).collect();
             backends.sort_unstable_by_key(|(identity, _)| *identity);
             let identities: Vec<u64> = backends.iter().map(|(identity, _)| *identity).collect();
@@ -165,23 +166,23 @@ impl Rack {
     }
 
     /// Starts a backend. The agents learn of it by [`Self::write`].
-    pub fn add_backend(&mut self, number: usize) -> Result<Backend> {
+    pub fn add_backend(&mut self, number: usize) -> Result<RackBackend> {
         let node = &mut self.nodes[number];
         node.backends = node.backends.checked_add(1).context("no more addresses")?;
         let address = Ipv4Addr::new(10, 244, number as u8 + 1, node.backends);
         self.servers.start(&node.pods, address)?;
-        let backend = Backend { address, node: number };
+        let backend = RackBackend { address, node: number };
         self.backends.push(backend);
         Ok(backend)
     }
 
     /// Takes a backend out of the list for [`Self::write`]. It still runs.
-    pub fn remove_backend(&mut self, index: usize) -> Backend {
+    pub fn remove_backend(&mut self, index: usize) -> RackBackend {
         self.backends.remove(index)
     }
 
     /// Ends what a backend runs.
-    pub fn end_backend(&mut self, backend: Backend) {
+    pub fn end_backend(&mut self, backend: RackBackend) {
         self.servers.end(backend.address);
     }
 
@@ -251,7 +252,7 @@ impl Rack {
             ["--xdp-mode", "off"],
         ];
         let manifests = self.topology.manifests();
-        let source = Source::Manifests(&manifests);
+        let source = AgentSource::Manifests(&manifests);
         let host = &self.nodes[node].host;
         let agent = Agent::launch(host, &self.pins(node), source, DEVICE, &more.concat())?;
         self.nodes[node].agent = Some(agent);
@@ -310,17 +311,17 @@ impl Rack {
     }
 
     /// Ends a node without a word. Its backends end, too; the agents learn of it by [`Self::write`].
-    pub fn power_off(&mut self, number: usize) -> Result<Vec<Backend>> {
+    pub fn power_off(&mut self, number: usize) -> Result<Vec<RackBackend>> {
         self.switch.ip(&format!("link set port{number} down"))?;
         let node = &mut self.nodes[number];
         node.is_on = false;
         if let Some(agent) = node.agent.take() {
             agent.kill();
         }
-        let (gone, left): (Vec<Backend>, _) =
+        let (gone, left): (Vec<RackBackend>, _) =
             self.backends.iter().partition(|backend| backend.node == number);
         self.backends = left;
-        for &Backend { address, .. } in &gone {
+        for &RackBackend { address, .. } in &gone {
             self.servers.end(address);
         }
         Ok(gone)
@@ -358,7 +359,7 @@ impl Rack {
     }
 }
 
-impl Node {
+impl RackNode {
     fn new(topology: &Topology, switch: &Host, number: usize) -> Result<Self> {
         let host = topology.router(&node_name(number))?;
         topology.link(

@@ -8,7 +8,7 @@ use crate::programs::frr::{BFD_PROFILES, Frr};
 use crate::worlds::topology::{Host, Topology};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum RouterKind {
     Frr,
     Bird,
 }
@@ -21,14 +21,14 @@ pub enum Daemons {
 
 impl Daemons {
     /// With a session for each of so many nodes.
-    pub fn start(kind: Kind, topology: &Topology, host: &Host, nodes: usize) -> Result<Self> {
+    pub fn start(kind: RouterKind, topology: &Topology, host: &Host, nodes: usize) -> Result<Self> {
         let nodes: Vec<String> = (0..nodes).map(node_address).collect();
         match kind {
-            Kind::Frr => {
+            RouterKind::Frr => {
                 let daemons = [("bfdd", BFD_PROFILES), ("bgpd", &*bgpd(&nodes))];
                 Ok(Self::Frr(Frr::start(topology, host, &daemons)?))
             }
-            Kind::Bird => Ok(Self::Bird(Bird::start(topology, host, &bird(&nodes))?)),
+            RouterKind::Bird => Ok(Self::Bird(Bird::start(topology, host, &bird(&nodes))?)),
         }
     }
 

@@ -16,7 +16,7 @@ use serde_json::Value;
 
 use super::cgroup;
 use super::command::{ip, run};
-use super::shared::{Shared, check_name};
+use super::shared::{SharedTopology, check_name};
 use super::{Process, SOON};
 
 /// A host. A clone is the same host, which exists until its topology is dropped.
@@ -24,7 +24,7 @@ use super::{Process, SOON};
 pub struct Host {
     name: String,
     namespace: String,
-    pub(super) shared: Arc<Shared>,
+    pub(super) shared: Arc<SharedTopology>,
 }
 
 /// Sysctls of every namespace, set before it has devices.
@@ -44,7 +44,7 @@ const SETTINGS: [&str; 9] = [
 ];
 
 impl Host {
-    pub(super) fn new(shared: &Arc<Shared>, name: &str) -> Result<Self> {
+    pub(super) fn new(shared: &Arc<SharedTopology>, name: &str) -> Result<Self> {
         check_name(name)?;
         let namespace = format!("{}-{}-{name}", shared.id, shared.name);
         let host = Self { name: name.to_owned(), namespace, shared: shared.clone() };

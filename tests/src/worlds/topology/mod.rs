@@ -72,7 +72,7 @@ pub use raw::RawSocket;
 pub use server::LARGE;
 pub use sweep::remove_leftovers;
 
-use shared::{Shared, check_name};
+use shared::{SharedTopology, check_name};
 
 /// The name of the pin path of a topology's only agent.
 const AGENT: &str = "millrace";
@@ -80,7 +80,7 @@ const AGENT: &str = "millrace";
 /// Hosts and wires, which are removed when it is dropped.
 #[must_use = "it is taken away when dropped"]
 pub struct Topology {
-    shared: Arc<Shared>,
+    shared: Arc<SharedTopology>,
 }
 
 impl Topology {
@@ -95,7 +95,7 @@ impl Topology {
         SWEEP.call_once(remove_leftovers);
 
         let id = Id::next()?;
-        let shared = Shared {
+        let shared = SharedTopology {
             id,
             name: name.to_owned(),
             directory: sweep::directory(id),
@@ -193,7 +193,7 @@ impl Topology {
 
 impl Drop for Topology {
     fn drop(&mut self) {
-        let Shared { id, warm, trouble, .. } = &*self.shared;
+        let SharedTopology { id, warm, trouble, .. } = &*self.shared;
         let mut warm = warm.lock().unwrap_or_else(PoisonError::into_inner);
         if !warm.is_empty() && !trouble.load(Ordering::Relaxed) && !thread::panicking() {
             sweep::end_processes(*id);

@@ -14,7 +14,7 @@ use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::Pid;
 
 use super::command::{shell_line, wait_until};
-use super::shared::Shared;
+use super::shared::SharedTopology;
 
 /// A process, which is killed with its children when dropped. Its output is printed then if the
 /// test has panicked or something in its topology has failed.
@@ -25,13 +25,13 @@ pub struct Process {
     what: String,
     log: PathBuf,
     ended: Option<ExitStatus>,
-    shared: Arc<Shared>,
+    shared: Arc<SharedTopology>,
 }
 
 impl Process {
     /// `host` and `program` are the names in messages.
     pub(super) fn start(
-        shared: &Arc<Shared>,
+        shared: &Arc<SharedTopology>,
         host: &str,
         program: &str,
         command: &mut Command,

@@ -10,7 +10,7 @@ use anyhow::{Result, ensure};
 use super::Id;
 
 /// The parts of a topology that hosts and processes use.
-pub(super) struct Shared {
+pub(super) struct SharedTopology {
     pub id: Id,
     pub name: String,
     pub directory: PathBuf,

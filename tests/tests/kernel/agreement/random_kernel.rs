@@ -9,14 +9,14 @@ use aya::maps::{HashMap, Map, MapData};
 use aya::programs::{TestRun, TestRunOptions, TestRunResult};
 use aya::util::nr_cpus;
 use fuzz::{
-    Change, End, Fate, Hook, Outcome, announced, announcement, damaged_return, destination_bit,
-    source_bit, universe,
+    Hook, PipelineFate, PipelineOutcome, TableChange, TransportAddress, announced, announcement,
+    damaged_return, destination_bit, source_bit, universe,
 };
 use lb_common::datapath::DEFERRED;
 use lb_common::family::{Family, V4, V6};
 use lb_common::layout::{
-    Affinity, AffinityKey, Announced, AnnouncedAddress, Claim, FlowBucket, Fragment, FragmentKey,
-    Hints, NeighbourEvent, Peer, Pool, Reason, ReplyBucket, ReplyKey, Traffic, TunnelKey,
+    Affinity, AffinityKey, Announced, AnnouncedAddress, FlowBucket, Fragment, FragmentKey, Hints,
+    LastClaim, NeighbourEvent, Peer, Pool, Reason, ReplyBucket, ReplyKey, Traffic, TunnelKey,
     TunnelPeer, Untracked, map,
 };
 use lb_kernel::{DataPlane, HookPoint, Mapped, Pins, Plain, Sizes, Tables, TunnelKeys};
@@ -47,7 +47,7 @@ pub struct RandomKernel {
     tunnel_keys: TunnelKeys,
     announced: HashMap<MapData, Plain<AnnouncedAddress>, Plain<Announced>>,
     tunnel_peers: HashMap<MapData, Plain<Peer>, u32>,
-    claims: HashMap<MapData, Plain<AnnouncedAddress>, Plain<Claim>>,
+    claims: HashMap<MapData, Plain<AnnouncedAddress>, Plain<LastClaim>>,
     scratch: Scratch,
     /// Steps that undo changes of hash maps.
     undo: Vec<Step>,
@@ -164,24 +164,24 @@ impl RandomKernel {
         self.scratch.clear()
     }
 
-    pub fn change(&mut self, change: &Change) -> Result<()> {
+    pub fn change(&mut self, change: &TableChange) -> Result<()> {
         match change {
-            Change::Idle(ticks) => {
+            TableChange::Idle(ticks) => {
                 age::<V4>(&self.flows.0, *ticks);
                 age::<V6>(&self.flows.1, *ticks);
             }
-            Change::TunnelKeys(keys) => self.tunnel_keys.write(*keys),
-            &Change::TunnelPeer(address) => {
+            TableChange::TunnelKeys(keys) => self.tunnel_keys.write(*keys),
+            &TableChange::TunnelPeer(address) => {
                 self.tunnel_peers.insert(Plain(Peer::from(address)), TunnelPeer::RETURNS, 0)?;
             }
-            &Change::Announce { address, expired } => {
+            &TableChange::Announce { address, expired } => {
                 let entry = Plain(announcement(expired));
                 self.announced.insert(Plain(announced(address)), entry, 0)?;
             }
-            &Change::Watch(address) => {
-                self.claims.insert(Plain(announced(address)), Plain(Claim::default()), 0)?;
+            &TableChange::Watch(address) => {
+                self.claims.insert(Plain(announced(address)), Plain(LastClaim::default()), 0)?;
             }
-            Change::DamagedReturns => {
+            TableChange::DamagedReturns => {
                 for mapped in [&self.replies.0, &self.replies.1] {
                     for bucket in buckets::<ReplyBucket>(mapped) {
                         for entry in &bucket.entries {
@@ -200,7 +200,7 @@ impl RandomKernel {
         Ok(())
     }
 
-    pub fn run(&mut self, hook: Hook, packet: &[u8]) -> Result<Outcome> {
+    pub fn run(&mut self, hook: Hook, packet: &[u8]) -> Result<PipelineOutcome> {
         const XDP: [u32; 4] = [2, 1, 3, 4];
         const TC: [u32; 4] = [u32::MAX, 2, 7, 7];
 
@@ -222,14 +222,14 @@ impl RandomKernel {
         let fate = match codes.iter().position(|&code| code == result.return_value) {
             Some(0) if hook == Hook::Forward && bytes.starts_with(&DEFERRED.to_ne_bytes()) => {
                 bytes.drain(..size_of_val(&DEFERRED));
-                Fate::Deferred
+                PipelineFate::Deferred
             }
-            Some(0) => Fate::Passed,
-            Some(1) => Fate::Dropped,
-            Some(_) => Fate::Sent,
+            Some(0) => PipelineFate::Passed,
+            Some(1) => PipelineFate::Dropped,
+            Some(_) => PipelineFate::Sent,
             None => anyhow::bail!("{hook:?} returned {}", result.return_value),
         };
-        Ok(Outcome { fate, bytes })
+        Ok(PipelineOutcome { fate, bytes })
     }
 
     pub fn flows4(&self) -> impl Iterator<Item = &FlowBucket<V4>> {
@@ -251,8 +251,8 @@ impl RandomKernel {
     /// The machine that was last seen to use each watched address.
     pub fn claimants(&self) -> Result<BTreeMap<AnnouncedAddress, [u8; 6]>> {
         let claim = |entry| {
-            let (Plain(at), Plain(claim)): (_, Plain<Claim>) = entry?;
-            let is_whole = claim == Claim::default() || claim.is_to(&at);
+            let (Plain(at), Plain(claim)): (_, Plain<LastClaim>) = entry?;
+            let is_whole = claim == LastClaim::default() || claim.is_to(&at);
             ensure!(is_whole, "{claim:?} to {at:?}");
             Ok((at, claim.claimant.link_address))
         };
@@ -294,9 +294,9 @@ fn clear<K: aya::Pod, V: aya::Pod>(map: &mut HashMap<MapData, K, V>) -> Result<(
 }
 
 /// The steps of a change, each with the step that undoes it.
-fn steps(change: &Change) -> Vec<(Step, Option<Step>)> {
+fn steps(change: &TableChange) -> Vec<(Step, Option<Step>)> {
     let step = match change {
-        Change::Frontend { key, value } => {
+        TableChange::Frontend { key, value } => {
             let key = FrontendKey::new(key.address, key.port, key.protocol);
             let gone = Step::RemoveFrontend { key };
             match value {
@@ -304,7 +304,7 @@ fn steps(change: &Change) -> Vec<(Step, Option<Step>)> {
                 None => (gone, None),
             }
         }
-        &Change::Backend { index, end, flags, generation, node } => {
+        &TableChange::Backend { index, end, flags, generation, node } => {
             let set = |protocol, generation| Step::SetBackend {
                 index,
                 backend: BackendKey::new(end.address, end.port, protocol),
@@ -313,44 +313,44 @@ fn steps(change: &Change) -> Vec<(Step, Option<Step>)> {
             };
             (set(end.protocol, generation), Some(set(0, 0)))
         }
-        Change::Slots { offset, slots } => {
+        TableChange::Slots { offset, slots } => {
             (Step::WriteTable { offset: *offset, table: Table::of_slots(slots.clone()) }, None)
         }
-        Change::Pool { index, pool } => (Step::SwapPool { index: *index, pool: *pool }, None),
-        Change::Destination(address) => {
+        TableChange::Pool { index, pool } => (Step::SwapPool { index: *index, pool: *pool }, None),
+        TableChange::Destination(address) => {
             let bit = destination_bit(*address);
             (Step::SetDestinationBit(bit), Some(Step::SweepFlows(Box::new(Sweep::of_bits([bit])))))
         }
-        Change::Source(end) => {
-            let bit = source_bit(&End { ..*end });
+        TableChange::Source(end) => {
+            let bit = source_bit(&TransportAddress { ..*end });
             (Step::SetSourceBit(bit), Some(Step::ClearSourceBit(bit)))
         }
-        Change::Member(member) => {
+        TableChange::Member(member) => {
             let side_entry = SideEntry::Member(*member);
             (Step::SetSideEntry(side_entry.clone()), Some(Step::RemoveSideEntry(side_entry)))
         }
-        &Change::SourceRange { service_port, range } => {
+        &TableChange::SourceRange { service_port, range } => {
             let side_entry = SideEntry::SourceRange { service_port, range };
             (Step::SetSideEntry(side_entry.clone()), Some(Step::RemoveSideEntry(side_entry)))
         }
-        &Change::Peer(address) => {
+        &TableChange::Peer(address) => {
             let side_entry = SideEntry::Peer(address);
             (Step::SetSideEntry(side_entry.clone()), Some(Step::RemoveSideEntry(side_entry)))
         }
-        &Change::Target { target, backend } => {
+        &TableChange::Target { target, backend } => {
             let side_entry = SideEntry::Target { target, backend };
             (Step::SetSideEntry(side_entry.clone()), Some(Step::RemoveSideEntry(side_entry)))
         }
-        &Change::Earlier { slot, owners } => {
+        &TableChange::Earlier { slot, owners } => {
             let side_entry = SideEntry::Earlier { slot, owners };
             (Step::SetSideEntry(side_entry.clone()), Some(Step::RemoveSideEntry(side_entry)))
         }
-        Change::TunnelKeys(_)
-        | Change::TunnelPeer(_)
-        | Change::Announce { .. }
-        | Change::Watch(_)
-        | Change::Idle(_)
-        | Change::DamagedReturns => return Vec::new(),
+        TableChange::TunnelKeys(_)
+        | TableChange::TunnelPeer(_)
+        | TableChange::Announce { .. }
+        | TableChange::Watch(_)
+        | TableChange::Idle(_)
+        | TableChange::DamagedReturns => return Vec::new(),
     };
     vec![step]
 }

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use anyhow::Result;
-use fuzz::{Event, Hook, Host, Outcome, Scenario, Translated};
+use fuzz::{FuzzEvent, FuzzedHost, Hook, PipelineOutcome, Scenario, Translated};
 use lb_common::family::Family;
 use lb_common::layout::{FlowBucket, NeighbourEvent, Reason, ReplyBucket, Traffic};
 use lb_kernel::clock;
@@ -33,7 +33,7 @@ pub struct Agreement {
 }
 
 /// The end of a run.
-enum End {
+enum RunEnd {
     Same(Run),
     ClockMoved,
     Differs(String),
@@ -104,16 +104,16 @@ impl Agreement {
     fn run(&mut self, scenario: &Scenario) -> Result<Result<Run, String>> {
         loop {
             match self.try_run(scenario)? {
-                End::Same(run) => return Ok(Ok(run)),
-                End::Differs(how) => return Ok(Err(how)),
-                End::ClockMoved => self.repeated += 1,
+                RunEnd::Same(run) => return Ok(Ok(run)),
+                RunEnd::Differs(how) => return Ok(Err(how)),
+                RunEnd::ClockMoved => self.repeated += 1,
             }
         }
     }
 
-    fn try_run(&mut self, scenario: &Scenario) -> Result<End> {
+    fn try_run(&mut self, scenario: &Scenario) -> Result<RunEnd> {
         self.kernel.reset()?;
-        let mut host = Host::new(self.kernel.flow_seed(), TEST_RUN_DEVICE);
+        let mut host = FuzzedHost::new(self.kernel.flow_seed(), TEST_RUN_DEVICE);
         let before = Counts::of(&self.kernel)?;
         for change in &scenario.changes {
             self.kernel.change(change)?;
@@ -123,13 +123,13 @@ impl Agreement {
         let mut last: Option<Translated> = None;
         for event in &scenario.events {
             let (hook, packet) = match event {
-                Event::Change(change) => {
+                FuzzEvent::Change(change) => {
                     self.kernel.change(change)?;
                     change.apply(&mut host.tables);
                     continue;
                 }
-                Event::Packet(hook, packet) => (*hook, packet.clone()),
-                Event::Reply(reply) => match &last {
+                FuzzEvent::Packet(hook, packet) => (*hook, packet.clone()),
+                FuzzEvent::Reply(reply) => match &last {
                     Some(last) => last.reply(*reply),
                     None => continue,
                 },
@@ -140,12 +140,12 @@ impl Agreement {
             let began = clock()?;
             let kernels = self.kernel.run(hook, &packet)?;
             if clock()? != began {
-                return Ok(End::ClockMoved);
+                return Ok(RunEnd::ClockMoved);
             }
             host.tables.now.set(began);
             let hosts = host.run(hook, &packet);
             if hosts != kernels {
-                return Ok(End::Differs(differing_outcomes(hook, &packet, &hosts, &kernels)));
+                return Ok(RunEnd::Differs(differing_outcomes(hook, &packet, &hosts, &kernels)));
             }
             run.packets += 1;
             if let Some(translated) = Translated::of(hook, &packet, &hosts) {
@@ -154,10 +154,10 @@ impl Agreement {
             }
         }
         let difference = self.differing_tables(&host, &before)?;
-        Ok(difference.map_or(End::Same(run), End::Differs))
+        Ok(difference.map_or(RunEnd::Same(run), RunEnd::Differs))
     }
 
-    fn differing_tables(&self, host: &Host, before: &Counts) -> Result<Option<String>> {
+    fn differing_tables(&self, host: &FuzzedHost, before: &Counts) -> Result<Option<String>> {
         let kernel = &self.kernel;
         let flows = differing_flows("IPv4", &host.tables.v4.flows, kernel.flows4())
             .or_else(|| differing_flows("IPv6", &host.tables.v6.flows, kernel.flows6()));
@@ -186,7 +186,12 @@ fn is_accepted(hook: Hook, packet: &[u8]) -> bool {
     packet.len() >= if hook == Hook::Forward { FEWEST_AT_XDP } else { FEWEST_AT_TC }
 }
 
-fn differing_outcomes(hook: Hook, packet: &[u8], host: &Outcome, kernel: &Outcome) -> String {
+fn differing_outcomes(
+    hook: Hook,
+    packet: &[u8],
+    host: &PipelineOutcome,
+    kernel: &PipelineOutcome,
+) -> String {
     format!(
         "{hook:?}: host {:?}, kernel {:?}\n{}\nin was:\n{}\n{packet:02x?}",
         host.fate,
@@ -233,7 +238,7 @@ impl Counts {
         Ok(counts)
     }
 
-    fn of_host(host: &Host) -> Self {
+    fn of_host(host: &FuzzedHost) -> Self {
         let mut counts = Self::default();
         counts.reasons(host.reasons());
         counts.neighbour_events(host.neighbour_events());
@@ -288,9 +293,9 @@ impl Counts {
     }
 }
 
-fn described(event: &Event) -> String {
+fn described(event: &FuzzEvent) -> String {
     match event {
-        Event::Packet(hook, packet) => format!("{hook:?}\n{}\n", dissect(packet)),
+        FuzzEvent::Packet(hook, packet) => format!("{hook:?}\n{}\n", dissect(packet)),
         other => format!("{other:?}\n"),
     }
 }

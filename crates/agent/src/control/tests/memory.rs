@@ -13,7 +13,7 @@ use nix::errno::Errno;
 
 /// Tables in memory; the test keeps another reference.
 #[derive(Clone, Default)]
-pub struct Memory(pub Arc<Mutex<MemoryState>>);
+pub struct MemoryTables(pub Arc<Mutex<MemoryState>>);
 
 #[derive(Default)]
 pub(crate) struct MemoryState {
@@ -37,7 +37,7 @@ pub(crate) struct MemoryState {
     pub removed: usize,
 }
 
-impl BacklogTables for Memory {
+impl BacklogTables for MemoryTables {
     fn execute_step(&mut self, step: &Step) -> Result<()> {
         let mut held = self.0.lock().unwrap();
         if held.broken || held.breaks_after.is_some_and(|most| held.writes >= most) {
@@ -114,7 +114,7 @@ impl BacklogTables for Memory {
     fn end_epoch_lease(&mut self) {}
 }
 
-impl Memory {
+impl MemoryTables {
     pub(crate) fn break_down(&self, broken: bool) {
         self.0.lock().unwrap().broken = broken;
     }

@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 
 use super::*;
 
-use memory::Memory;
+use memory::MemoryTables;
 
 #[derive(Clone, Default)]
 struct Posted(Arc<Mutex<Vec<String>>>);
@@ -36,8 +36,8 @@ impl Posted {
 }
 
 struct Case {
-    agent: Agent<Memory>,
-    memory: Memory,
+    agent: Agent<MemoryTables>,
+    memory: MemoryTables,
     posted: Posted,
     health: Arc<Health>,
     reporter: Reporter,
@@ -49,7 +49,7 @@ impl Case {
     }
 
     fn with(more: impl FnOnce(Outlets) -> Outlets) -> Self {
-        let (memory, posted) = (Memory::default(), Posted::default());
+        let (memory, posted) = (MemoryTables::default(), Posted::default());
         let health = Arc::new(Health::new(false));
         health.note_attached();
         let notices = Arc::new(posted.clone());

@@ -29,7 +29,7 @@ const URLS: [(&str, &str); 3] = [
 /// until Ctrl-C. Removes everything that it created.
 #[derive(Debug, Parser)]
 #[command(name = "cargo xtask run", bin_name = "cargo xtask run")]
-struct Options {
+struct DemoOptions {
     /// Exit when everything was shown
     #[arg(long)]
     exit_after_demo: bool,
@@ -40,7 +40,7 @@ struct Options {
 }
 
 fn main() -> Result<()> {
-    let options = Options::parse();
+    let options = DemoOptions::parse();
     // A handler instead of the default: Ctrl-C must not skip the clean-up.
     let (ended, end) = mpsc::channel();
     ctrlc::set_handler(move || {

@@ -22,7 +22,7 @@ pub(crate) const SPEAKER: usize = 0;
 pub const ROUTER: usize = 1;
 
 #[derive(Debug)]
-enum Event {
+enum SessionWorldEvent {
     Dialed { side: usize, attempt: u64 },
     Connected { side: usize, connection: u64, outgoing: bool },
     Octets { side: usize, connection: u64, octets: Vec<u8> },
@@ -53,7 +53,7 @@ pub struct World {
     pub stalled: bool,
     attempts: [u64; 2],
     pipes: BTreeMap<u64, Pipe>,
-    events: BTreeMap<(Duration, u64), Event>,
+    events: BTreeMap<(Duration, u64), SessionWorldEvent>,
     count: u64,
     random: u64,
 }
@@ -102,7 +102,7 @@ impl World {
         (self.random >> 33) % end
     }
 
-    fn schedule(&mut self, at: Duration, event: Event) {
+    fn schedule(&mut self, at: Duration, event: SessionWorldEvent) {
         self.count += 1;
         self.events.insert((at, self.count), event);
     }
@@ -127,13 +127,16 @@ impl World {
             BgpEffect::Connect => {
                 self.attempts[side] += 1;
                 let attempt = self.attempts[side];
-                self.schedule(self.now + delay, Event::Dialed { side, attempt });
+                self.schedule(self.now + delay, SessionWorldEvent::Dialed { side, attempt });
             }
             BgpEffect::AbandonConnect => self.attempts[side] += 1,
             BgpEffect::Send { connection, octets } => {
                 if !(side == SPEAKER && self.stalled) {
                     let (connection, octets) = (connection.0, octets.len());
-                    self.schedule(self.now, Event::Written { side, connection, octets });
+                    self.schedule(
+                        self.now,
+                        SessionWorldEvent::Written { side, connection, octets },
+                    );
                 }
                 self.deliver(1 - side, connection.0, delay, Some(octets));
             }
@@ -154,11 +157,11 @@ impl World {
         let at = (now + delay).max(pipe.last[side]);
         pipe.last[side] = at;
         let Some(mut octets) = octets else {
-            return self.schedule(at, Event::Closed { side, connection });
+            return self.schedule(at, SessionWorldEvent::Closed { side, connection });
         };
         let second = octets.split_off(self.below(octets.len() as u64) as usize);
         for octets in [octets, second] {
-            self.schedule(at, Event::Octets { side, connection, octets });
+            self.schedule(at, SessionWorldEvent::Octets { side, connection, octets });
         }
     }
 
@@ -202,12 +205,12 @@ impl World {
         self.now = end;
     }
 
-    fn happen(&mut self, event: Event) {
+    fn happen(&mut self, event: SessionWorldEvent) {
         let is_open = |world: &Self, side: usize, connection: u64| {
             world.pipes.get(&connection).is_some_and(|pipe| pipe.open[side])
         };
         match event {
-            Event::Dialed { side, attempt } if attempt == self.attempts[side] => {
+            SessionWorldEvent::Dialed { side, attempt } if attempt == self.attempts[side] => {
                 if self.partitioned {
                     return self.input(side, BgpInput::ConnectFailed);
                 }
@@ -217,19 +220,20 @@ impl World {
                 self.pipes.insert(connection, pipe);
                 let at = self.now + Duration::from_millis(self.below(20));
                 self.pipes.get_mut(&connection).unwrap().last[1 - side] = at;
-                let accepted = Event::Connected { side: 1 - side, connection, outgoing: false };
+                let accepted =
+                    SessionWorldEvent::Connected { side: 1 - side, connection, outgoing: false };
                 self.schedule(at, accepted);
-                self.happen(Event::Connected { side, connection, outgoing: true });
+                self.happen(SessionWorldEvent::Connected { side, connection, outgoing: true });
             }
-            Event::Dialed { .. } => (),
-            Event::Connected { side, connection, outgoing } => {
+            SessionWorldEvent::Dialed { .. } => (),
+            SessionWorldEvent::Connected { side, connection, outgoing } => {
                 if is_open(self, side, connection) {
                     let connection = ConnectionId(connection);
                     let next_hops = NEXT_HOPS;
                     self.input(side, BgpInput::Connected { connection, outgoing, next_hops });
                 }
             }
-            Event::Octets { side, connection, octets } => {
+            SessionWorldEvent::Octets { side, connection, octets } => {
                 if is_open(self, side, connection) && !self.partitioned {
                     let received = BgpInput::Received {
                         connection: ConnectionId(connection),
@@ -241,13 +245,13 @@ impl World {
                     self.lose(connection);
                 }
             }
-            Event::Closed { side, connection } => {
+            SessionWorldEvent::Closed { side, connection } => {
                 if is_open(self, side, connection) && !self.partitioned {
                     self.pipes.get_mut(&connection).unwrap().open[side] = false;
                     self.input(side, BgpInput::Closed { connection: ConnectionId(connection) });
                 }
             }
-            Event::Written { side, connection, octets } => {
+            SessionWorldEvent::Written { side, connection, octets } => {
                 let connection = ConnectionId(connection);
                 self.input(side, BgpInput::Written { connection, octets });
             }
@@ -257,7 +261,7 @@ impl World {
     /// Loses all octets of a connection that are on their way. The sender does not notice.
     fn lose(&mut self, connection: u64) {
         self.events.retain(|_, event| {
-            !matches!(event, Event::Octets { connection: other, .. } if *other == connection)
+            !matches!(event, SessionWorldEvent::Octets { connection: other, .. } if *other == connection)
         });
         // Both sides believe in the connection until their hold timers expire; nothing more arrives.
         self.pipes.remove(&connection);
@@ -310,7 +314,7 @@ impl World {
     pub(crate) fn disconnect(&mut self) {
         for connection in self.pipes.keys().copied().collect::<Vec<_>>() {
             for side in [SPEAKER, ROUTER] {
-                self.schedule(self.now, Event::Closed { side, connection });
+                self.schedule(self.now, SessionWorldEvent::Closed { side, connection });
             }
         }
     }
@@ -323,7 +327,7 @@ impl World {
         self.attempts[side] += 1;
         for connection in self.pipes.keys().copied().collect::<Vec<_>>() {
             self.pipes.get_mut(&connection).unwrap().open[side] = false;
-            self.schedule(self.now, Event::Closed { side: 1 - side, connection });
+            self.schedule(self.now, SessionWorldEvent::Closed { side: 1 - side, connection });
         }
         if side == ROUTER {
             self.routes.clear();
@@ -345,7 +349,8 @@ impl World {
     pub fn resume(&mut self) {
         self.stalled = false;
         for connection in self.pipes.keys().copied().collect::<Vec<_>>() {
-            let written = Event::Written { side: SPEAKER, connection, octets: usize::MAX };
+            let written =
+                SessionWorldEvent::Written { side: SPEAKER, connection, octets: usize::MAX };
             self.schedule(self.now, written);
         }
     }

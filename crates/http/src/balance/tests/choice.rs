@@ -5,7 +5,7 @@ use std::thread;
 use proptest::prelude::*;
 
 use super::*;
-use crate::affinity::{Key, Keys};
+use crate::affinity::{AffinityTokenKey, Keys};
 
 #[test]
 fn nothing_is_chosen_of_nothing() {
@@ -160,10 +160,10 @@ proptest! {
 #[test]
 fn cookies_of_a_former_key_lead_to_their_endpoint() {
     let keys = Keys::default();
-    let settings = Settings { affinity_keys: keys.clone(), ..Settings::default() };
+    let settings = BalancerSettings { affinity_keys: keys.clone(), ..BalancerSettings::default() };
     let world = World::with(settings, [1, 2, 3]);
-    let (old, new) = (Key::from_secret(b"old"), Key::from_secret(b"new"));
-    let endpoint = |key: &Key| {
+    let (old, new) = (AffinityTokenKey::from_secret(b"old"), AffinityTokenKey::from_secret(b"new"));
+    let endpoint = |key: &AffinityTokenKey| {
         let affinity = Affinity { token: key.token(address(2)), keep_on_failure: false };
         let count = (0..64).filter(|random| {
             let pick = Pick {

@@ -90,7 +90,8 @@ fn ejections_end_when_too_few_endpoints_remain() {
 
 #[test]
 fn ejection_can_be_switched_off() {
-    let world = World::with(Settings { failures: 0, ..Settings::default() }, [1, 2]);
+    let world =
+        World::with(BalancerSettings { failures: 0, ..BalancerSettings::default() }, [1, 2]);
     world.fail(1, 100);
     assert_eq!(world.count_ejected(), 0);
 }
@@ -107,33 +108,33 @@ fn only_statuses_of_unavailable_endpoints_are_failures() {
 }
 
 #[derive(Clone, Debug)]
-enum Event {
+enum EjectionEvent {
     Fail(u16),
     Succeed(u16),
     Pass(u64),
     Update(Vec<u16>),
 }
 
-fn event() -> impl Strategy<Value = Event> {
+fn event() -> impl Strategy<Value = EjectionEvent> {
     prop_oneof![
-        6 => (0..6u16).prop_map(Event::Fail),
-        1 => (0..6u16).prop_map(Event::Succeed),
-        1 => (0..20_000u64).prop_map(Event::Pass),
-        1 => prop::collection::vec(0..6u16, 1..7).prop_map(Event::Update),
+        6 => (0..6u16).prop_map(EjectionEvent::Fail),
+        1 => (0..6u16).prop_map(EjectionEvent::Succeed),
+        1 => (0..20_000u64).prop_map(EjectionEvent::Pass),
+        1 => prop::collection::vec(0..6u16, 1..7).prop_map(EjectionEvent::Update),
     ]
 }
 
 proptest! {
     #[test]
     fn at_most_half_are_ejected(events in prop::collection::vec(event(), 0..200)) {
-        let mut world = World::with(Settings { failures: 2, ..Settings::default() }, 0..6);
+        let mut world = World::with(BalancerSettings { failures: 2, ..BalancerSettings::default() }, 0..6);
         let mut present: Vec<u16> = (0..6).collect();
         for event in events {
             match event {
-                Event::Fail(number) if present.contains(&number) => world.fail(number, 1),
-                Event::Succeed(number) if present.contains(&number) => world.succeed(number),
-                Event::Pass(millis) => world.pass(Duration::from_millis(millis)),
-                Event::Update(numbers) => {
+                EjectionEvent::Fail(number) if present.contains(&number) => world.fail(number, 1),
+                EjectionEvent::Succeed(number) if present.contains(&number) => world.succeed(number),
+                EjectionEvent::Pass(millis) => world.pass(Duration::from_millis(millis)),
+                EjectionEvent::Update(numbers) => {
                     world.update(numbers.clone());
                     present = numbers;
                     present.sort_unstable();
@@ -146,7 +147,7 @@ proptest! {
             let number = present.iter().find(|number| address(**number) == chosen).unwrap();
             prop_assert_eq!(world.ejected_for(*number), None);
             prop_assert_eq!(world.ejected_for(*number), None);
-            let longest = Settings::default().longest_ejection;
+            let longest = BalancerSettings::default().longest_ejection;
             for number in &present {
                 prop_assert!(world.ejected_for(*number).is_none_or(|time| time <= longest));
             }

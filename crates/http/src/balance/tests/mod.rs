@@ -11,18 +11,18 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::{Affinity, Balancer, Guard, Pick, RequestOutcome, Settings};
+use super::{Affinity, Balancer, BalancerSettings, Guard, Pick, RequestOutcome};
 use crate::stable_hash::mix_hash;
-use crate::upstream::{Endpoint, Upstream};
+use crate::upstream::{Upstream, UpstreamEndpoint};
 
 fn address(number: u16) -> SocketAddr {
     SocketAddr::from(([10, 0, (number >> 8) as u8, number as u8], 8080))
 }
 
-fn endpoints(numbers: impl IntoIterator<Item = u16>) -> Vec<Endpoint> {
+fn endpoints(numbers: impl IntoIterator<Item = u16>) -> Vec<UpstreamEndpoint> {
     numbers
         .into_iter()
-        .map(|number| Endpoint { address: address(number), is_local: false })
+        .map(|number| UpstreamEndpoint { address: address(number), is_local: false })
         .collect()
 }
 
@@ -39,10 +39,10 @@ struct World {
 
 impl World {
     fn new(numbers: impl IntoIterator<Item = u16>) -> Self {
-        Self::with(Settings::default(), numbers)
+        Self::with(BalancerSettings::default(), numbers)
     }
 
-    fn with(settings: Settings, numbers: impl IntoIterator<Item = u16>) -> Self {
+    fn with(settings: BalancerSettings, numbers: impl IntoIterator<Item = u16>) -> Self {
         let now = Instant::now();
         Self {
             balancer: Balancer::new(Arc::new(settings), &upstream(numbers), now),
@@ -96,7 +96,7 @@ impl World {
     }
 
     fn token(&self, number: u16) -> crate::affinity::Token {
-        Settings::default().affinity_keys.token(address(number))
+        BalancerSettings::default().affinity_keys.token(address(number))
     }
 
     /// Lets this many requests to the endpoint fail in a row.

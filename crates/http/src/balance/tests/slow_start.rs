@@ -67,7 +67,7 @@ fn an_endpoint_that_was_ejected_starts_slowly() {
 
 #[test]
 fn slow_start_can_be_switched_off() {
-    let settings = Settings { slow_start: Duration::ZERO, ..Settings::default() };
+    let settings = BalancerSettings { slow_start: Duration::ZERO, ..BalancerSettings::default() };
     let mut world = World::with(settings, [0]);
     world.update([0, 1]);
     assert!(requests_of(&mut world, 1) > 4_000);

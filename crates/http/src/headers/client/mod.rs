@@ -45,7 +45,7 @@ pub enum ForwardedSource {
 
 /// The other end of a connection, or what the PROXY protocol says about it.
 #[derive(Clone, Copy, Debug)]
-pub struct Peer {
+pub struct ConnectionPeer {
     pub address: SocketAddr,
     pub is_tls: bool,
     /// The port that it is connected to.
@@ -54,7 +54,7 @@ pub struct Peer {
 
 /// Where a request comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Client {
+pub struct RequestClient {
     pub address: IpAddr,
     /// Whether the client uses TLS, to this proxy or to a trusted one.
     pub is_tls: bool,
@@ -66,10 +66,10 @@ pub struct Client {
     proxies: Vec<IpAddr>,
 }
 
-impl Client {
+impl RequestClient {
     /// The client is the address furthest from this proxy that a trusted proxy has vouched for: going backwards, the
     /// first one that is not trusted itself.
-    pub fn identify(forwarding: &Forwarding, peer: &Peer, headers: &HeaderMap) -> Self {
+    pub fn identify(forwarding: &Forwarding, peer: &ConnectionPeer, headers: &HeaderMap) -> Self {
         let address = peer.address.ip().to_canonical();
         let mut client =
             Self { address, is_tls: peer.is_tls, port: peer.port, host: None, proxies: Vec::new() };
@@ -170,7 +170,7 @@ impl Client {
 /// The headers that report the client to the endpoint. Most are only written into a head, so none is made before.
 #[derive(Clone, Copy, Debug)]
 pub struct ClientReport<'a> {
-    client: &'a Client,
+    client: &'a RequestClient,
     host: Option<&'a HeaderValue>,
     /// `None`: the client's own is among its headers.
     request_id: Option<u128>,

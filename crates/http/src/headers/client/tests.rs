@@ -11,8 +11,12 @@ fn headers(lines: &[(&'static str, &str)]) -> HeaderMap {
     headers
 }
 
-fn peer(address: &str) -> Peer {
-    Peer { address: SocketAddr::new(address.parse().unwrap(), 1), is_tls: false, port: 8080 }
+fn peer(address: &str) -> ConnectionPeer {
+    ConnectionPeer {
+        address: SocketAddr::new(address.parse().unwrap(), 1),
+        is_tls: false,
+        port: 8080,
+    }
 }
 
 fn forwarding(source: ForwardedSource) -> Forwarding {
@@ -21,8 +25,12 @@ fn forwarding(source: ForwardedSource) -> Forwarding {
 }
 
 /// The headers that the endpoint gets, one a line, sorted.
-fn described(forwarding: &Forwarding, peer: &Peer, mut headers: HeaderMap) -> Vec<String> {
-    let client = Client::identify(forwarding, peer, &headers);
+fn described(
+    forwarding: &Forwarding,
+    peer: &ConnectionPeer,
+    mut headers: HeaderMap,
+) -> Vec<String> {
+    let client = RequestClient::identify(forwarding, peer, &headers);
     let host = HeaderValue::from_static("a.org:8080");
     let report = client.strip_and_report(forwarding, Some(&host), 10, &mut headers);
     for _ in 0..2 {
@@ -78,7 +86,8 @@ fn an_untrusted_peer_is_not_believed() {
 
 #[test]
 fn without_trusted_proxies_no_peer_is_believed() {
-    let client = Client::identify(&Forwarding::default(), &peer("10.0.0.1"), &headers(&SPOOFED));
+    let client =
+        RequestClient::identify(&Forwarding::default(), &peer("10.0.0.1"), &headers(&SPOOFED));
     assert_eq!(
         (client.address, client.is_tls, client.port),
         ("10.0.0.1".parse().unwrap(), false, 8080)
@@ -102,7 +111,7 @@ fn behind_trusted_proxies_the_client_is_the_last_untrusted_address() {
         let headers =
             headers(&lines.iter().map(|line| ("x-forwarded-for", *line)).collect::<Vec<_>>());
         let forwarding = forwarding(ForwardedSource::XForwarded);
-        let client = Client::identify(&forwarding, &peer("::ffff:10.0.0.1"), &headers);
+        let client = RequestClient::identify(&forwarding, &peer("::ffff:10.0.0.1"), &headers);
         assert_eq!(client.address.to_string(), address, "{lines:?}");
         let lines = described(&forwarding, &peer("10.0.0.1"), headers);
         assert!(lines.contains(&format!("x-forwarded-for: {list}")), "{lines:?}");
@@ -147,7 +156,7 @@ fn forwarded_is_read_at_the_element_that_names_the_client() {
         ("x-forwarded-for", "192.0.2.66"),
     ];
     let forwarding = forwarding(ForwardedSource::Forwarded);
-    let client = Client::identify(&forwarding, &peer("10.0.0.1"), &headers(&sent));
+    let client = RequestClient::identify(&forwarding, &peer("10.0.0.1"), &headers(&sent));
     assert_eq!(
         (client.address, client.is_tls, client.port),
         ("2001:db8::1".parse().unwrap(), true, 8443)
@@ -178,7 +187,7 @@ fn nothing_hides_what_a_trusted_proxy_has_appended() {
     for (source, name, value) in cases {
         let mut headers = HeaderMap::new();
         headers.append(name, HeaderValue::from_bytes(value).unwrap());
-        let client = Client::identify(&forwarding(source), &peer("10.0.0.1"), &headers);
+        let client = RequestClient::identify(&forwarding(source), &peer("10.0.0.1"), &headers);
         let value = value.escape_ascii();
         assert_eq!(client.address.to_string(), "192.0.2.1", "{name}: {value}");
     }
@@ -196,7 +205,7 @@ fn what_cannot_be_read_ends_the_chain() {
     for (source, name, value) in cases {
         let mut headers = HeaderMap::new();
         headers.append(name, HeaderValue::from_bytes(value).unwrap());
-        let client = Client::identify(&forwarding(source), &peer("10.0.0.1"), &headers);
+        let client = RequestClient::identify(&forwarding(source), &peer("10.0.0.1"), &headers);
         let value = value.escape_ascii();
         assert_eq!(client.address.to_string(), "10.0.0.2", "{name}: {value}");
     }
@@ -209,7 +218,7 @@ fn a_host_or_protocol_that_is_none_is_not_passed_on() {
         ("x-forwarded-host", "a b"),
         ("x-forwarded-port", "x"),
     ];
-    let client = Client::identify(
+    let client = RequestClient::identify(
         &forwarding(ForwardedSource::XForwarded),
         &peer("10.0.0.1"),
         &headers(&sent),
@@ -238,7 +247,7 @@ fn a_request_has_one_id() {
 #[test]
 fn a_long_chain_ends() {
     let chain = vec!["10.0.0.2"; 5000].join(",");
-    let client = Client::identify(
+    let client = RequestClient::identify(
         &forwarding(ForwardedSource::XForwarded),
         &peer("10.0.0.1"),
         &headers(&[("x-forwarded-for", &chain)]),

@@ -11,7 +11,7 @@ use lb_common::layout::{
     Hints, ReplyBucket, ReplyKey, Untracked,
 };
 
-use super::{Observed, Watched};
+use super::{Observed, WatchedBucket};
 use crate::trace::observation::{AnyBackend, Observation};
 
 /// Implements the accessors of both families.
@@ -33,7 +33,7 @@ macro_rules! family_tables {
                     && !watched.iter().any(|watched| watched.index == index)
                 {
                     let entries = std::array::from_fn(|number| bucket.entry(number));
-                    watched.push(Watched { index, entries });
+                    watched.push(WatchedBucket { index, entries });
                 }
                 bucket
             }

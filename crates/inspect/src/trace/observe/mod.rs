@@ -25,7 +25,7 @@ use super::observation::{AnyFlow, Notes, Observation};
 type EntryContent<F> = Option<(FlowState, Ticks, Flow<F>)>;
 
 /// A bucket that the data plane has accessed.
-struct Watched<F: Family> {
+struct WatchedBucket<F: Family> {
     index: u32,
     entries: [EntryContent<F>; BUCKET_ENTRIES],
 }
@@ -35,8 +35,8 @@ struct Watched<F: Family> {
 pub struct Observed<'a, T> {
     tables: &'a T,
     notes: &'a Notes,
-    buckets4: RefCell<Vec<Watched<V4>>>,
-    buckets6: RefCell<Vec<Watched<V6>>>,
+    buckets4: RefCell<Vec<WatchedBucket<V4>>>,
+    buckets6: RefCell<Vec<WatchedBucket<V6>>>,
 }
 
 impl<'a, T> Observed<'a, T>
@@ -59,8 +59,12 @@ where
     }
 }
 
-fn changes<F: Family, T: FamilyTables<F>>(tables: &T, notes: &Notes, watched: &mut [Watched<F>]) {
-    for Watched { index, entries } in watched {
+fn changes<F: Family, T: FamilyTables<F>>(
+    tables: &T,
+    notes: &Notes,
+    watched: &mut [WatchedBucket<F>],
+) {
+    for WatchedBucket { index, entries } in watched {
         let Some(bucket) = tables.flow_bucket(*index) else { continue };
         for (number, before) in entries.iter_mut().enumerate() {
             let after = bucket.entry(number);

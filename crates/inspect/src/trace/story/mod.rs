@@ -16,14 +16,14 @@ use super::words::{flow_text, mac_text, stage_text, state_text};
 
 /// A step of a packet.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Step {
+pub struct TraceStep {
     /// Name for scripts.
     pub step: &'static str,
     pub text: String,
 }
 
 /// Looks up what the data plane does not know: names and weights.
-pub trait Names {
+pub trait NameLookup {
     /// The name of a service port: `namespace/name:port`.
     fn service_port(&self, index: u32) -> String;
     fn device(&self, index: u32) -> String;
@@ -33,8 +33,8 @@ pub trait Names {
 
 /// Describes a packet's path at one hook. Keeps the context of earlier observations.
 pub(crate) struct Narrator<'a> {
-    names: &'a dyn Names,
-    steps: Vec<Step>,
+    names: &'a dyn NameLookup,
+    steps: Vec<TraceStep>,
     /// Searched buckets of the flow table since the stage began.
     buckets: Vec<u32>,
     found: bool,
@@ -53,7 +53,7 @@ pub(crate) struct Narrator<'a> {
 }
 
 impl<'a> Narrator<'a> {
-    pub fn new(names: &'a dyn Names) -> Self {
+    pub fn new(names: &'a dyn NameLookup) -> Self {
         Self {
             names,
             steps: Vec::new(),
@@ -72,7 +72,7 @@ impl<'a> Narrator<'a> {
     }
 
     pub(crate) fn add_step(&mut self, step: &'static str, text: impl Into<String>) {
-        self.steps.push(Step { step, text: text.into() });
+        self.steps.push(TraceStep { step, text: text.into() });
     }
 
     pub fn describe(&mut self, observations: Vec<Observation>) {
@@ -82,7 +82,7 @@ impl<'a> Narrator<'a> {
         self.end_of_stage();
     }
 
-    pub(crate) fn into_steps(self) -> Vec<Step> {
+    pub(crate) fn into_steps(self) -> Vec<TraceStep> {
         self.steps
     }
 

@@ -38,10 +38,10 @@ pub(crate) struct FamilyView<F: InMaps> {
 pub(crate) trait InMaps: Family {
     /// Words of a flow bucket's size.
     type FlowWords: Pod + AsRef<[u64]>;
-    const NAMES: Names;
+    const NAMES: MapNames;
 }
 
-pub struct Names {
+pub struct MapNames {
     frontends: &'static str,
     backends: &'static str,
     flows: &'static str,
@@ -57,7 +57,7 @@ pub struct Names {
 
 impl InMaps for V4 {
     type FlowWords = [u64; size_of::<FlowBucket<V4>>() / 8];
-    const NAMES: Names = Names {
+    const NAMES: MapNames = MapNames {
         frontends: map::FRONTENDS4,
         backends: map::BACKENDS4,
         flows: map::FLOWS4,
@@ -73,7 +73,7 @@ impl InMaps for V4 {
 
 impl InMaps for V6 {
     type FlowWords = [u64; size_of::<FlowBucket<V6>>() / 8];
-    const NAMES: Names = Names {
+    const NAMES: MapNames = MapNames {
         frontends: map::FRONTENDS6,
         backends: map::BACKENDS6,
         flows: map::FLOWS6,
@@ -88,7 +88,7 @@ impl InMaps for V6 {
 }
 impl<F: InMaps> FamilyView<F> {
     pub fn open(maps: &Maps<'_>) -> Result<Self> {
-        let Names {
+        let MapNames {
             frontends,
             backends,
             flows,

@@ -20,9 +20,9 @@ use lb_common::datapath::{
 use lb_common::family::{V4, V6};
 use lb_common::host::{HoldsScratch, PacketScratch};
 use lb_common::layout::{
-    Announced, AnnouncedAddress, BackendHop, BfdSession, Claim, Device, EarlierOwners, Event,
-    Member, NeighbourEvent, NetworkEpoch, Peer, Pool, PoolSlot, Reason, Settings, SlotPair, Ticks,
-    TunnelKey, TunnelPeer, TunnelTarget, map,
+    Announced, AnnouncedAddress, BackendHop, BfdSession, Device, EarlierOwners, LastClaim, Member,
+    NeighbourEvent, NetworkEpoch, PacketEvent, Peer, Pool, PoolSlot, Reason, Settings, SlotPair,
+    Ticks, TunnelKey, TunnelPeer, TunnelTarget, map,
 };
 use lb_kernel::{Layout, Plain, check_schema, clock, clock_of_deadlines};
 use lb_rules::notation::ip_of_octets;
@@ -52,7 +52,7 @@ pub struct View {
     earlier_owners: Entries<PoolSlot, Plain<EarlierOwners>>,
     announced: Entries<AnnouncedAddress, Plain<Announced>>,
     bfd_sessions: Entries<u32, Plain<BfdSession>>,
-    claims: Entries<AnnouncedAddress, Plain<Claim>>,
+    claims: Entries<AnnouncedAddress, Plain<LastClaim>>,
 }
 impl View {
     /// Opens the maps that are pinned in a directory.
@@ -91,8 +91,8 @@ impl View {
     }
 
     /// The service port of a reported packet, if its destination is a frontend.
-    pub fn service_port_of(&self, event: &Event) -> Option<u32> {
-        let Event { destination_port: port, protocol, .. } = *event;
+    pub fn service_port_of(&self, event: &PacketEvent) -> Option<u32> {
+        let PacketEvent { destination_port: port, protocol, .. } = *event;
         let frontend = match ip_of_octets(event.destination) {
             IpAddr::V4(address) => frontend_at::<V4, _>(self, address.into(), port, protocol),
             IpAddr::V6(address) => frontend_at::<V6, _>(self, address.into(), port, protocol),

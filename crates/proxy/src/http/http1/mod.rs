@@ -44,7 +44,7 @@ pub(crate) use self::head::HeadLimits;
 use self::head::{RequestBodyEnd, RequestFacts, RequestHead};
 use self::slots::FutureSlot;
 pub(crate) use self::slots::FutureSlots;
-use crate::io::{Prefixed, ResetOnClose, Watched};
+use crate::io::{Prefixed, ResetOnClose, WatchedStream};
 use crate::message::{Framing, Malformed, Output, ReadBuffer, Reading, TrailerLimits, WrongLength};
 
 /// Steps of one connection, a few for each request, before other tasks get their turn.
@@ -63,9 +63,9 @@ const MOST_INTERIM_OCTETS: usize = 8 << 10;
 const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 
 /// What a connection and the body of its current request share.
-struct Incoming<S>(RefCell<State<S>>);
+struct Incoming<S>(RefCell<Http1ServerState<S>>);
 
-struct State<S> {
+struct Http1ServerState<S> {
     /// `None`: a tunnel has taken it.
     stream: Option<S>,
     read_buffer: ReadBuffer,
@@ -102,7 +102,7 @@ impl<S: ResetOnClose> Incoming<S> {
     }
 }
 
-impl<S> State<S> {
+impl<S> Http1ServerState<S> {
     fn wake_connection(&mut self) {
         if let Some(waker) = self.connection.take() {
             waker.wake();
@@ -169,7 +169,7 @@ where
     B: Body<Data: Buf> + Unpin,
 {
     pub fn new(stream: S, limits: HeadLimits, slots: Rc<FutureSlots<F>>, serve: V) -> Self {
-        let state = State {
+        let state = Http1ServerState {
             stream: Some(stream),
             read_buffer: ReadBuffer::new(Reading::Head),
             exchange: 0,
@@ -236,37 +236,43 @@ where
     fn poll_head(&mut self, cx: &mut Context<'_>) -> Poll<IsOver> {
         match ready!(self.poll_request_head(cx)) {
             Ok(head) => self.begin_exchange(head),
-            Err(NoHead::Refused(status)) => self.refuse_head(status),
-            Err(NoHead::End) => self.stage = Stage::Shutdown,
-            Err(NoHead::BrokenOff) => self.stage = Stage::BreakOff,
+            Err(NoRequestHead::Refused(status)) => self.refuse_head(status),
+            Err(NoRequestHead::End) => self.stage = Stage::Shutdown,
+            Err(NoRequestHead::BrokenOff) => self.stage = Stage::BreakOff,
         }
         Poll::Ready(IsOver(false))
     }
 
-    fn poll_request_head(&mut self, cx: &mut Context<'_>) -> Poll<Result<RequestHead, NoHead>> {
+    fn poll_request_head(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<RequestHead, NoRequestHead>> {
         let mut state = self.incoming.0.borrow_mut();
         let state = &mut *state;
         let read_buffer = &mut state.read_buffer;
         loop {
             if read_buffer.may_have_head() {
                 let head = head::take_request_head(&mut read_buffer.input, &self.limits);
-                if let Some(head) = head.map_err(NoHead::Refused)? {
+                if let Some(head) = head.map_err(NoRequestHead::Refused)? {
                     self.head_since = None;
                     return Poll::Ready(Ok(head));
                 }
             }
             if read_buffer.input.len() >= self.limits.octets {
                 let status = StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE;
-                return Poll::Ready(Err(NoHead::Refused(status)));
+                return Poll::Ready(Err(NoRequestHead::Refused(status)));
             }
             match read_buffer.poll_fill_head(state.stream.as_mut(), cx) {
                 Poll::Ready(Ok(0)) => {
-                    let no_head =
-                        if has_begun(&read_buffer.input) { NoHead::BrokenOff } else { NoHead::End };
+                    let no_head = if has_begun(&read_buffer.input) {
+                        NoRequestHead::BrokenOff
+                    } else {
+                        NoRequestHead::End
+                    };
                     return Poll::Ready(Err(no_head));
                 }
                 Poll::Ready(Ok(_)) => {}
-                Poll::Ready(Err(_)) => return Poll::Ready(Err(NoHead::BrokenOff)),
+                Poll::Ready(Err(_)) => return Poll::Ready(Err(NoRequestHead::BrokenOff)),
                 Poll::Pending => {
                     if read_buffer.input.is_empty() {
                         self.output.clear();
@@ -596,7 +602,7 @@ impl<S, V, F, B> Drop for Http1Connection<S, V, F, B> {
 }
 
 /// Why there is no next request.
-enum NoHead {
+enum NoRequestHead {
     /// With this status.
     Refused(StatusCode),
     /// The client has closed the connection between requests.
@@ -607,7 +613,7 @@ enum NoHead {
 /// Whether the connection has ended.
 struct IsOver(bool);
 
-impl<S: AsyncRead + Unpin> State<S> {
+impl<S: AsyncRead + Unpin> Http1ServerState<S> {
     /// Whether the client has closed the connection behind its request. Its next request waits until this one is served.
     fn is_client_gone(&mut self, cx: &mut Context<'_>) -> bool {
         if !self.read_buffer.input.is_empty() {
@@ -631,7 +637,7 @@ impl<S: AsyncRead + Unpin> State<S> {
 }
 
 /// The body of a client's request, read from the connection as it is asked for.
-pub(crate) struct UploadBody<S = Watched> {
+pub(crate) struct UploadBody<S = WatchedStream> {
     incoming: Rc<Incoming<S>>,
     exchange: u64,
 }

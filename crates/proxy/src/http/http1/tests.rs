@@ -22,7 +22,7 @@ use super::*;
 
 /// A client that sends these parts, one a read. As TLS does, its stream holds back octets until it is flushed.
 #[derive(Clone)]
-struct Script(Rc<RefCell<ScriptState>>);
+struct ScriptedClient(Rc<RefCell<ScriptState>>);
 
 struct ScriptState {
     parts: VecDeque<Bytes>,
@@ -39,7 +39,7 @@ struct ScriptState {
     reader: Option<Waker>,
 }
 
-impl Script {
+impl ScriptedClient {
     fn new(parts: &[Bytes], most_written: usize) -> Self {
         Self(Rc::new(RefCell::new(ScriptState {
             parts: parts.iter().filter(|part| !part.is_empty()).cloned().collect(),
@@ -76,7 +76,7 @@ impl Script {
     }
 }
 
-impl AsyncRead for Script {
+impl AsyncRead for ScriptedClient {
     fn poll_read(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -101,7 +101,7 @@ impl AsyncRead for Script {
     }
 }
 
-impl AsyncWrite for Script {
+impl AsyncWrite for ScriptedClient {
     fn poll_write(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -131,7 +131,7 @@ impl AsyncWrite for Script {
     }
 }
 
-impl ResetOnClose for Script {
+impl ResetOnClose for ScriptedClient {
     fn reset_on_close(&self) {
         self.0.borrow_mut().is_reset = true;
     }
@@ -176,7 +176,7 @@ impl Body for ReplyBody {
 
 /// What the server does with a request.
 #[derive(Clone, Debug)]
-struct Reply {
+struct ScriptedReply {
     reads: Reads,
     status: u16,
     headers: Vec<&'static str>,
@@ -194,10 +194,10 @@ enum Reads {
 }
 
 #[derive(Clone, Debug)]
-struct Exchange {
+struct ScriptedExchange {
     parts: Vec<Bytes>,
     most_written: usize,
-    replies: Vec<Reply>,
+    replies: Vec<ScriptedReply>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -233,7 +233,7 @@ async fn collect<B: Body<Data = Bytes> + Unpin>(mut body: B, log: Log, number: u
 }
 
 async fn serve<B: Body<Data = Bytes> + Unpin + 'static>(
-    replies: Rc<Vec<Reply>>,
+    replies: Rc<Vec<ScriptedReply>>,
     log: Log,
     parts: Parts,
     body: B,
@@ -271,7 +271,7 @@ async fn serve<B: Body<Data = Bytes> + Unpin + 'static>(
 }
 
 #[derive(Clone, Debug, PartialEq)]
-struct Outcome {
+struct ServedBytes {
     seen: Vec<Seen>,
     written: String,
     /// Before the client closed it.
@@ -281,10 +281,10 @@ struct Outcome {
 const LIMITS: HeadLimits = HeadLimits { octets: 1_000, headers: 8 };
 
 async fn outcome(
-    exchange: &Exchange,
-    serve_script: impl AsyncFnOnce(Script, Rc<Vec<Reply>>, Log) + 'static,
-) -> Outcome {
-    let script = Script::new(&exchange.parts, exchange.most_written);
+    exchange: &ScriptedExchange,
+    serve_script: impl AsyncFnOnce(ScriptedClient, Rc<Vec<ScriptedReply>>, Log) + 'static,
+) -> ServedBytes {
+    let script = ScriptedClient::new(&exchange.parts, exchange.most_written);
     let log = Log::default();
     let (replies, seen) = (Rc::new(exchange.replies.clone()), log.clone());
     let stream = script.clone();
@@ -299,10 +299,10 @@ async fn outcome(
     sleep(Duration::from_millis(1)).await;
     let seen = std::mem::take(&mut *log.borrow_mut());
     let written = String::from_utf8(script.written()).unwrap();
-    Outcome { seen, written, is_closed }
+    ServedBytes { seen, written, is_closed }
 }
 
-async fn by_hyper(exchange: &Exchange) -> Outcome {
+async fn by_hyper(exchange: &ScriptedExchange) -> ServedBytes {
     outcome(exchange, async |script, replies, log: Log| {
         let service = service_fn(move |request: Request<hyper::body::Incoming>| {
             let (parts, body) = request.into_parts();
@@ -316,7 +316,7 @@ async fn by_hyper(exchange: &Exchange) -> Outcome {
     .await
 }
 
-async fn by_connection(exchange: &Exchange) -> Outcome {
+async fn by_connection(exchange: &ScriptedExchange) -> ServedBytes {
     outcome(exchange, async |script, replies, log: Log| {
         let mut connection =
             Http1Connection::new(script, LIMITS, Rc::default(), move |parts, body, _| {
@@ -328,7 +328,7 @@ async fn by_connection(exchange: &Exchange) -> Outcome {
 }
 
 /// The responses, with their headers in order and without their dates.
-fn responses(outcome: &Outcome) -> Vec<String> {
+fn responses(outcome: &ServedBytes) -> Vec<String> {
     let mut starts: Vec<_> = outcome.written.match_indices("HTTP/1.").map(|(at, _)| at).collect();
     starts.push(outcome.written.len());
     let texts = starts.windows(2).map(|ends| &outcome.written[ends[0]..ends[1]]);
@@ -454,7 +454,7 @@ fn octets() -> impl Strategy<Value = Vec<u8>> {
     })
 }
 
-fn reply() -> impl Strategy<Value = Reply> {
+fn reply() -> impl Strategy<Value = ScriptedReply> {
     let reads = select(vec![Reads::First, Reads::First, Reads::Later, Reads::Nothing]);
     let status = select(vec![200, 200, 200, 404, 204, 304, 500, 299]);
     let headers = select(vec![
@@ -482,11 +482,11 @@ fn reply() -> impl Strategy<Value = Reply> {
         // Hyper writes a length for a body that it does not send.
         let may_state = has_length && !body.is_end_stream() && ![204, 304].contains(&status);
         let states_length = states && may_state;
-        Reply { reads, status, headers, states_length, body }
+        ScriptedReply { reads, status, headers, states_length, body }
     })
 }
 
-fn exchange() -> impl Strategy<Value = Exchange> {
+fn exchange() -> impl Strategy<Value = ScriptedExchange> {
     let cuts = prop::collection::vec(any::<Index>(), 0..8);
     let replies = prop::collection::vec(reply(), 1..4);
     (octets(), cuts, 1usize..2_000, replies).prop_map(
@@ -497,7 +497,7 @@ fn exchange() -> impl Strategy<Value = Exchange> {
                 parts.push(rest.split_to(cut.index(rest.len())));
             }
             parts.push(rest);
-            Exchange { parts, most_written, replies }
+            ScriptedExchange { parts, most_written, replies }
         },
     )
 }
@@ -551,17 +551,17 @@ proptest! {
 
 /// A server that gets each request's body, and replies when the test says so.
 struct Held {
-    script: Script,
-    bodies: Rc<RefCell<Vec<UploadBody<Script>>>>,
+    script: ScriptedClient,
+    bodies: Rc<RefCell<Vec<UploadBody<ScriptedClient>>>>,
     replies: Rc<tokio::sync::Notify>,
     ended: Rc<RefCell<usize>>,
     connection: tokio::task::JoinHandle<Closed>,
 }
 
 /// Counts its end.
-struct Counted(Rc<RefCell<usize>>);
+struct CountedDrop(Rc<RefCell<usize>>);
 
-impl Drop for Counted {
+impl Drop for CountedDrop {
     fn drop(&mut self) {
         *self.0.borrow_mut() += 1;
     }
@@ -569,7 +569,7 @@ impl Drop for Counted {
 
 impl Held {
     fn start(octets: &'static str, most_written: usize) -> Self {
-        let script = Script::new(&[octets.into()], most_written);
+        let script = ScriptedClient::new(&[octets.into()], most_written);
         let bodies = Rc::<RefCell<Vec<_>>>::default();
         let replies = Rc::<tokio::sync::Notify>::default();
         let ended = Rc::<RefCell<usize>>::default();
@@ -577,7 +577,7 @@ impl Held {
         let mut server =
             Http1Connection::new(script.clone(), LIMITS, Rc::default(), move |_, body, _| {
                 kept.borrow_mut().push(body);
-                let (notify, counted) = (notify.clone(), Counted(counter.clone()));
+                let (notify, counted) = (notify.clone(), CountedDrop(counter.clone()));
                 async move {
                     let _counted = counted;
                     notify.notified().await;
@@ -750,12 +750,12 @@ fn a_client_that_closes_is_not_waited_for() {
 fn a_final_response_follows_no_interim_one_for_a_dropped_body() {
     run(async {
         let head = "POST / HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 5\r\n\r\n";
-        let script = Script::new(&[head.into()], 1_000);
+        let script = ScriptedClient::new(&[head.into()], 1_000);
         let mut server = Http1Connection::new(
             script.clone(),
             LIMITS,
             Rc::default(),
-            |_, mut body: UploadBody<Script>, _| {
+            |_, mut body: UploadBody<ScriptedClient>, _| {
                 let mut cx = Context::from_waker(Waker::noop());
                 assert!(Pin::new(&mut body).poll_frame(&mut cx).is_pending());
                 let data = VecDeque::from([Bytes::from_static(b"no")]);
@@ -812,7 +812,7 @@ fn a_response_that_breaks_off_is_not_ended() {
     run(async {
         for (version, end, is_reset) in [("1.1", "4\r\npart\r\n", false), ("1.0", "part", true)] {
             let head = format!("GET / HTTP/{version}\r\n\r\n");
-            let script = Script::new(&[head.into()], 1_000);
+            let script = ScriptedClient::new(&[head.into()], 1_000);
             let mut server =
                 Http1Connection::new(script.clone(), LIMITS, Rc::default(), |_, _, _| {
                     std::future::ready(Ok(Response::new(Breaks(false))))
@@ -828,7 +828,7 @@ fn a_response_that_breaks_off_is_not_ended() {
 #[test]
 fn an_idle_connection_holds_no_buffer() {
     run(async {
-        let script = Script::new(&["GET / HTTP/1.1\r\n\r\n".into()], 1_000);
+        let script = ScriptedClient::new(&["GET / HTTP/1.1\r\n\r\n".into()], 1_000);
         let mut server = Http1Connection::new(script.clone(), LIMITS, Rc::default(), |_, _, _| {
             let data = VecDeque::from([Bytes::from(vec![b'x'; 5_000])]);
             let body = ReplyBody { data, trailers: None, has_length: true, has_waited: false };
@@ -842,7 +842,7 @@ fn an_idle_connection_holds_no_buffer() {
         assert_eq!(server.incoming.0.borrow().read_buffer.input.capacity(), 0);
         // An idle client costs this and its socket.
         assert!(size_of_val(&server) <= 320, "{}", size_of_val(&server));
-        let shared = size_of::<State<Watched>>();
+        let shared = size_of::<Http1ServerState<WatchedStream>>();
         assert!(shared <= 448, "{shared}");
     });
 }
@@ -851,7 +851,7 @@ fn an_idle_connection_holds_no_buffer() {
 fn an_upgraded_stream_begins_where_the_request_ended() {
     run(async {
         let head = "GET / HTTP/1.1\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\nearly";
-        let script = Script::new(&[head.into()], 10);
+        let script = ScriptedClient::new(&[head.into()], 10);
         let upgraded = Rc::new(RefCell::new(None));
         let slot = upgraded.clone();
         let mut server =
@@ -878,7 +878,7 @@ fn an_upgraded_stream_begins_where_the_request_ended() {
 #[test]
 fn a_change_of_protocol_that_the_client_has_not_asked_for_is_an_error() {
     run(async {
-        let script = Script::new(&["GET / HTTP/1.1\r\n\r\n".into()], 1_000);
+        let script = ScriptedClient::new(&["GET / HTTP/1.1\r\n\r\n".into()], 1_000);
         for status in [101, 103] {
             let script = script.clone();
             let mut server =

@@ -34,7 +34,7 @@ pub(super) struct ResponseHead {
 }
 
 /// The head of a request, in parts: it is written without building it before.
-pub(crate) struct RequestHead<'a> {
+pub(crate) struct UpstreamRequestHead<'a> {
     pub method: &'a Method,
     pub target: &'a PathAndQuery,
     pub host: &'a [u8],
@@ -47,11 +47,11 @@ pub(crate) struct RequestHead<'a> {
 
 /// Appends the head of a request. `body`: what is known about the length of its body, if it has one.
 pub(super) fn write_request_head(
-    head: &RequestHead<'_>,
+    head: &UpstreamRequestHead<'_>,
     body: Option<&SizeHint>,
     to: &mut Vec<u8>,
 ) -> Framing {
-    let &RequestHead { method, target, host, upgrade, headers, report } = head;
+    let &UpstreamRequestHead { method, target, host, upgrade, headers, report } = head;
     to.reserve(512 + target.as_str().len() + 48 * headers.len());
     to.extend_from_slice(method.as_str().as_bytes());
     to.push(b' ');

@@ -28,10 +28,10 @@ use http::{HeaderMap, Method, Response, StatusCode};
 use http_body::{Body, Frame, SizeHint};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-pub(crate) use self::head::RequestHead;
+pub(crate) use self::head::UpstreamRequestHead;
 use self::head::{BodyEnd, ResponseHead};
 use crate::body::RequestBody;
-use crate::io::{Prefixed, Stream};
+use crate::io::{Prefixed, ProxyStream};
 use crate::message::{Framing, Malformed, Output, ReadBuffer, Reading, TrailerLimits, WrongLength};
 
 /// Why there is no head of a response.
@@ -45,9 +45,9 @@ pub(crate) enum NoResponse {
     RequestBody,
 }
 
-pub(crate) struct Http1<S = Stream, B = RequestBody>(RefCell<State<S, B>>);
+pub(crate) struct Http1<S = ProxyStream, B = RequestBody>(RefCell<Http1ClientState<S, B>>);
 
-struct State<S, B> {
+struct Http1ClientState<S, B> {
     /// `None`: closed, or taken for an upgrade.
     stream: Option<S>,
     /// The number of the current exchange, or of the last one.
@@ -85,7 +85,7 @@ where
 {
     /// `most_head`: the longest head of a response.
     pub fn new(stream: S, most_head: usize) -> Rc<Self> {
-        Rc::new(Self(RefCell::new(State {
+        Rc::new(Self(RefCell::new(Http1ClientState {
             stream: Some(stream),
             exchange: 0,
             most_head,
@@ -102,7 +102,7 @@ where
     }
 
     /// Begins a request. [`Http1::poll_head`] sends it. At most `most_read` octets may come before the response's body.
-    pub(crate) fn begin_request(&self, head: &RequestHead<'_>, body: B, most_read: u64) {
+    pub(crate) fn begin_request(&self, head: &UpstreamRequestHead<'_>, body: B, most_read: u64) {
         let mut state = self.0.borrow_mut();
         state.exchange += 1;
         let hint = (!body.is_end_stream()).then(|| body.size_hint());
@@ -223,7 +223,7 @@ where
     }
 }
 
-impl<S, B> State<S, B>
+impl<S, B> Http1ClientState<S, B>
 where
     S: AsyncRead + AsyncWrite + Unpin,
     B: Body<Data = Bytes> + Unpin,
@@ -351,11 +351,11 @@ fn is_interim(status: StatusCode) -> bool {
 
 /// The body of a response, with the number of its exchange: the connection may serve another one before the body is
 /// dropped.
-pub(crate) struct ReceivedBody<S = Stream, B = RequestBody>(Rc<Http1<S, B>>, u64);
+pub(crate) struct ReceivedBody<S = ProxyStream, B = RequestBody>(Rc<Http1<S, B>>, u64);
 
 impl ReceivedBody {
     /// The connection after the endpoint's 101, once.
-    pub(crate) fn take_upgraded(&self) -> Option<Prefixed<Stream>> {
+    pub(crate) fn take_upgraded(&self) -> Option<Prefixed<ProxyStream>> {
         let mut state = self.0.0.borrow_mut();
         if !std::mem::take(&mut state.is_upgraded) {
             return None;

@@ -23,7 +23,7 @@ use super::*;
 
 /// A connection whose endpoint sends these parts, one a read, once it has got something, and then closes it or not. As TLS
 /// does, it holds back what was written last until it is flushed.
-struct Script {
+struct ScriptedEndpoint {
     parts: VecDeque<Bytes>,
     closes: bool,
     /// Octets that the endpoint takes with each write.
@@ -39,7 +39,7 @@ struct Script {
     has_waited: bool,
 }
 
-impl Script {
+impl ScriptedEndpoint {
     fn deliver(&mut self) {
         if self.held_back.is_empty() {
             return;
@@ -51,7 +51,7 @@ impl Script {
     }
 }
 
-impl AsyncRead for Script {
+impl AsyncRead for ScriptedEndpoint {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -77,7 +77,7 @@ impl AsyncRead for Script {
     }
 }
 
-impl AsyncWrite for Script {
+impl AsyncWrite for ScriptedEndpoint {
     fn poll_write(
         mut self: Pin<&mut Self>,
         _: &mut Context<'_>,
@@ -158,9 +158,9 @@ struct Exchange {
 }
 
 impl Exchange {
-    fn script(&self) -> (Script, Rc<RefCell<Vec<u8>>>) {
+    fn script(&self) -> (ScriptedEndpoint, Rc<RefCell<Vec<u8>>>) {
         let written = Rc::default();
-        let script = Script {
+        let script = ScriptedEndpoint {
             parts: self.response.iter().filter(|part| !part.is_empty()).cloned().collect(),
             closes: self.closes,
             most_written: self.most_written,
@@ -193,7 +193,7 @@ impl Exchange {
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
-        let head = RequestHead {
+        let head = UpstreamRequestHead {
             method: &self.method,
             target: &"/a%20b//c?d=e".parse().unwrap(),
             host: b"a.test",
@@ -212,11 +212,11 @@ struct Received {
     headers: HeaderMap,
     body: Vec<u8>,
     trailers: Option<HeaderMap>,
-    end: End,
+    end: ResponseEnd,
 }
 
 #[derive(Debug, PartialEq)]
-enum End {
+enum ResponseEnd {
     /// With what was sent.
     Complete {
         is_reusable: bool,
@@ -261,9 +261,9 @@ async fn by_hyper(exchange: &Exchange) -> Option<Received> {
     let end = if is_complete {
         let _ = timeout(PATIENCE, sender.ready()).await;
         settle().await;
-        End::Complete { is_reusable: sender.is_ready(), sent: text(&written) }
+        ResponseEnd::Complete { is_reusable: sender.is_ready(), sent: text(&written) }
     } else {
-        End::Broken
+        ResponseEnd::Broken
     };
     let (status, version, headers) = (parts.status.as_u16(), parts.version, parts.headers);
     Some(Received { status, version, headers, body, trailers, end })
@@ -295,9 +295,9 @@ async fn by_connection(exchange: &Exchange) -> Option<Received> {
             is_reusable &= unusable.is_pending();
             yield_now().await;
         }
-        End::Complete { is_reusable, sent: text(&written) }
+        ResponseEnd::Complete { is_reusable, sent: text(&written) }
     } else {
-        End::Broken
+        ResponseEnd::Broken
     };
     let (status, version, headers) = (parts.status.as_u16(), parts.version, parts.headers);
     Some(Received { status, version, headers, body, trailers, end })
@@ -462,8 +462,8 @@ proptest! {
         let mut outcomes =
             run(async { (by_connection(&exchange).await, by_hyper(&exchange).await) });
         if let (Some(connection), Some(hyper)) = (&outcomes.0, &mut outcomes.1)
-            && let End::Complete { is_reusable: false, sent: all } = &connection.end
-            && let End::Complete { is_reusable: false, sent } = &mut hyper.end
+            && let ResponseEnd::Complete { is_reusable: false, sent: all } = &connection.end
+            && let ResponseEnd::Complete { is_reusable: false, sent } = &mut hyper.end
             && all.starts_with(&*sent)
         {
             // Hyper sends no more once there are octets after the response.
@@ -492,7 +492,7 @@ fn a_head_states_the_length_of_its_body_once() {
         let pairs = headers
             .into_iter()
             .map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value)));
-        let head = RequestHead {
+        let head = UpstreamRequestHead {
             method: &Method::GET,
             target: &"/".parse().unwrap(),
             host: b"a.test",
@@ -511,7 +511,7 @@ fn a_head_states_the_length_of_its_body_once() {
 #[test]
 fn a_query_without_a_path_follows_the_root() {
     for (target, expected) in [("?x=1", "/?x=1"), ("/?x=1", "/?x=1"), ("*", "*")] {
-        let head = RequestHead {
+        let head = UpstreamRequestHead {
             method: &Method::OPTIONS,
             target: &target.parse().unwrap(),
             host: b"a.test",
@@ -548,9 +548,9 @@ fn upload(response: &'static str) -> Exchange {
 async fn head_of(
     exchange: &Exchange,
     takes: usize,
-) -> (Rc<Http1<Script, Parts>>, Result<u16, NoResponse>) {
+) -> (Rc<Http1<ScriptedEndpoint, Parts>>, Result<u16, NoResponse>) {
     let (script, _) = exchange.script();
-    let connection = Http1::new(Script { takes, ..script }, 64 << 10);
+    let connection = Http1::new(ScriptedEndpoint { takes, ..script }, 64 << 10);
     exchange.begin_on(&connection, 10_000);
     let head = poll_fn(|cx| connection.poll_head(cx, |_, _| {})).await;
     (connection, head.map(|response| response.status().as_u16()))

@@ -14,7 +14,7 @@ use clap::Args;
 use lb_inspect::{Rate, Rates, Sort, format_short};
 
 use super::options::{Namespaces, open};
-use crate::cli::output::{Format, align_all, print_document};
+use crate::cli::output::{OutputFormat, align_all, print_document};
 use rates::{HEADERS, Watcher, cells};
 
 pub const EXAMPLES: &str = "\
@@ -75,8 +75,8 @@ pub fn show_top(options: &TopOptions, pin_path: &Path) -> Result<()> {
         let mut rates = watcher.look()?;
         rates.sort(options.sort);
         let text = match options.output {
-            TopFormat::Json => print_document(&rates, Format::Json),
-            TopFormat::Yaml => print_document(&rates, Format::Yaml),
+            TopFormat::Json => print_document(&rates, OutputFormat::Json),
+            TopFormat::Yaml => print_document(&rates, OutputFormat::Yaml),
             TopFormat::Table => crate::cli::output::write(&described(&rates)),
         };
         text?;

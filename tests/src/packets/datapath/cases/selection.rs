@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use lb_common::layout::Reason;
-use lb_rules::model::Policy;
+use lb_rules::model::TrafficPolicy;
 
 use super::Ends;
 use crate::packets::datapath::{Conversation, service};
@@ -87,7 +87,7 @@ pub fn policy_local_wants_a_local_backend(c: &mut Conversation, at: &Ends) {
 /// The client is not refused: other nodes have backends, and this node may get one.
 pub fn policy_local_drops_packets_while_only_other_nodes_serve(c: &mut Conversation, at: &Ends) {
     let mut web = at.web(0);
-    web.port.internal_policy = Policy::Local;
+    web.port.internal_policy = TrafficPolicy::Local;
     web.port.populated = true;
     c.set(&web);
     c.from_pod(&at.to_web(40000).syn()).is_dropped_for(Reason::NoLocalBackend);
@@ -166,7 +166,7 @@ pub fn backends_have_ports_of_their_own(c: &mut Conversation, at: &Ends) {
 pub fn the_internal_policy_keeps_pods_on_their_node(c: &mut Conversation, at: &Ends) {
     let here = at.backends(5)[3].clone();
     let mut web = at.web(5).load_balancer(&at.load_balancer(80)).local_backends(&[&here]);
-    web.port.internal_policy = Policy::Local;
+    web.port.internal_policy = TrafficPolicy::Local;
     c.set(&web);
     for port in 40000..40010 {
         let request = at.to_web(port).syn();
