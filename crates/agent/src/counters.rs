@@ -10,7 +10,7 @@ use lb_plan::BackendKey;
 use lb_status::{Counters, FlowTable};
 
 /// Opens the counters of a data plane.
-pub fn open(pin_path: &Path) -> Result<Box<dyn Counters>> {
+pub fn open_counters(pin_path: &Path) -> Result<Box<dyn Counters>> {
     Ok(Box::new(KernelCounters(Tables::open(|name| pin_path.join(name))?)))
 }
 

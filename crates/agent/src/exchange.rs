@@ -64,7 +64,7 @@ pub enum Exchange {
 }
 
 /// The keys of the exchange.
-pub fn keys(secrets: &[String]) -> SealKeys {
+pub fn exchange_keys(secrets: &[String]) -> SealKeys {
     SealKeys::derive_for(PURPOSE, secrets)
 }
 
@@ -89,13 +89,16 @@ struct Admitted {
 type Stamp = (u64, u128);
 
 /// The route for other agents.
-pub fn route(keys: watch::Receiver<SealKeys>, agent: mpsc::UnboundedSender<Exchange>) -> Router {
+pub fn exchange_route(
+    keys: watch::Receiver<SealKeys>,
+    agent: mpsc::UnboundedSender<Exchange>,
+) -> Router {
     Router::new().route(PATH, get(answer)).with_state(ExchangeContext::new(keys, agent))
 }
 
 async fn answer(State(shared): State<ExchangeContext>, headers: HeaderMap) -> Response {
     let stamp = stamp_of(&shared.keys.borrow(), &headers);
-    let stamp = stamp.filter(|(time, _)| time.abs_diff(now()) <= CLOCKS_DIFFER);
+    let stamp = stamp.filter(|(time, _)| time.abs_diff(unix_seconds()) <= CLOCKS_DIFFER);
     let Some(stamp) = stamp else { return StatusCode::UNAUTHORIZED.into_response() };
     let Some(permit) = shared.admit(stamp) else {
         return StatusCode::SERVICE_UNAVAILABLE.into_response();
@@ -133,7 +136,7 @@ impl ExchangeContext {
             return None;
         }
         // One a second at most, so these are few.
-        let oldest = now().saturating_sub(CLOCKS_DIFFER);
+        let oldest = unix_seconds().saturating_sub(CLOCKS_DIFFER);
         admitted.stamps = admitted.stamps.split_off(&(oldest, 0));
         admitted.stamps.insert(stamp);
         admitted.last = Some(Instant::now());
@@ -142,7 +145,7 @@ impl ExchangeContext {
 }
 
 /// The wall clock, in seconds.
-fn now() -> u64 {
+fn unix_seconds() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 
@@ -242,7 +245,7 @@ async fn ask(
 ) -> Result<Vec<KnownHistory>> {
     let mut number = [0; 16];
     getrandom::fill(&mut number)?;
-    let stamp = (now(), u128::from_be_bytes(number));
+    let stamp = (unix_seconds(), u128::from_be_bytes(number));
     let request = Request::get(format!("http://{node}{PATH}"))
         .header(AUTHORIZATION, authorization(keys, stamp))
         .body(Body::empty())?;
@@ -285,7 +288,13 @@ mod tests {
 
     async fn learn(port: u16, key: &str) -> Option<Vec<KnownHistory>> {
         let (agent, mut learned) = mpsc::unbounded_channel();
-        ask_others(vec![IpAddr::from([127, 0, 0, 1])], port, keys(&[key.to_owned()]), agent).await;
+        ask_others(
+            vec![IpAddr::from([127, 0, 0, 1])],
+            port,
+            exchange_keys(&[key.to_owned()]),
+            agent,
+        )
+        .await;
         match learned.recv().await? {
             Exchange::Learned(known) => Some(known),
             Exchange::Asked(_) => panic!("it asks nobody here"),
@@ -295,14 +304,14 @@ mod tests {
     /// One request; what it gets, or why nothing.
     async fn ask_once(address: SocketAddr, key: &str) -> Result<Vec<KnownHistory>, String> {
         let client = Client::builder(TokioExecutor::new()).build(HttpConnector::new());
-        let asked = ask(&client, address, &keys(&[key.to_owned()])).await;
+        let asked = ask(&client, address, &exchange_keys(&[key.to_owned()])).await;
         asked.map_err(|error| format!("{error:#}"))
     }
 
     /// A node that knows something, and a key for its keys.
     async fn node(secrets: &[&str]) -> SocketAddr {
         let secrets: Vec<String> = secrets.iter().map(|&secret| secret.to_owned()).collect();
-        let keys = if secrets.is_empty() { SealKeys::default() } else { keys(&secrets) };
+        let keys = if secrets.is_empty() { SealKeys::default() } else { exchange_keys(&secrets) };
         let (_, keys) = watch::channel(keys);
         let (agent, mut asked) = mpsc::unbounded_channel();
         tokio::spawn(async move {
@@ -310,7 +319,7 @@ mod tests {
                 let _ = reply.send(known());
             }
         });
-        serve(route(keys, agent)).await
+        serve(exchange_route(keys, agent)).await
     }
 
     #[tokio::test]
@@ -325,7 +334,7 @@ mod tests {
     }
 
     fn shared() -> (ExchangeContext, mpsc::UnboundedReceiver<Exchange>) {
-        let (_, keys) = watch::channel(keys(&[KEY.to_owned()]));
+        let (_, keys) = watch::channel(exchange_keys(&[KEY.to_owned()]));
         let (agent, asked) = mpsc::unbounded_channel();
         (ExchangeContext::new(keys, agent), asked)
     }
@@ -333,7 +342,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_node_answers_once_a_second_and_a_request_once() {
         let (shared, _asked) = shared();
-        let stamp = |number| (now(), number);
+        let stamp = |number| (unix_seconds(), number);
         let first = stamp(1);
         let permit = shared.admit(first);
         assert!(permit.is_some());
@@ -350,8 +359,10 @@ mod tests {
     #[tokio::test]
     async fn requests_of_another_time_are_refused() {
         let (shared, _asked) = shared();
-        let keys = keys(&[KEY.to_owned()]);
-        for time in [0, now() - 2 * CLOCKS_DIFFER, now() + 2 * CLOCKS_DIFFER, u64::MAX] {
+        let keys = exchange_keys(&[KEY.to_owned()]);
+        for time in
+            [0, unix_seconds() - 2 * CLOCKS_DIFFER, unix_seconds() + 2 * CLOCKS_DIFFER, u64::MAX]
+        {
             let value = authorization(&keys, (time, 7));
             let headers = HeaderMap::from_iter([(AUTHORIZATION, value.parse().unwrap())]);
             assert_eq!(stamp_of(&keys, &headers), Some((time, 7)));
@@ -367,11 +378,11 @@ mod tests {
         let with = |value: &str| HeaderMap::from_iter([(AUTHORIZATION, value.parse().unwrap())]);
         let zeros = format!("{SCHEME}{}", "00".repeat(STAMP + 16));
         for value in ["", "Millrace ", "Millrace 0", "Millrace zz", "Basic 00", &zeros] {
-            for keys in [SealKeys::default(), keys(&[KEY.to_owned()])] {
+            for keys in [SealKeys::default(), exchange_keys(&[KEY.to_owned()])] {
                 assert_eq!(stamp_of(&keys, &with(value)), None, "{value}");
             }
         }
-        assert_eq!(stamp_of(&keys(&[KEY.to_owned()]), &HeaderMap::new()), None);
+        assert_eq!(stamp_of(&exchange_keys(&[KEY.to_owned()]), &HeaderMap::new()), None);
     }
 
     #[tokio::test]
@@ -386,7 +397,7 @@ mod tests {
     async fn answers_that_are_not_sealed_for_this_request_or_too_long_are_refused() {
         let text = serde_json::to_vec(&known()).unwrap();
         let mut sealed_for_another = [&[7; STAMP], &text[..]].concat();
-        keys(&[KEY.to_owned()]).append_seal(&mut sealed_for_another);
+        exchange_keys(&[KEY.to_owned()]).append_seal(&mut sealed_for_another);
         let sealed_for_another = sealed_for_another.split_off(STAMP);
         for body in [Vec::new(), text, sealed_for_another, vec![b' '; MOST_OCTETS + 1]] {
             let length = body.len();

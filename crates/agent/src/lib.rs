@@ -1,7 +1,7 @@
 //! The agent: connects the sources of objects with the kernel's tables.
 //!
 //! - `control`: the loop's state: takes in events, plans in portions, writes, reports
-//! - `start`, `devices`, `programs`: starts, attaches to interfaces, opens what needs privileges
+//! - `start_agent`, `devices`, `programs`: starts, attaches to interfaces, opens what needs privileges
 //! - `announcer`, `advertiser`: announce addresses on links and by BGP
 //! - `exchange`: learns earlier owners of slots from other nodes
 //! - `outlets`, `tally`, `counters`, `latency`, `complaints`: what is reported, and to which log, metric or Event
@@ -38,7 +38,7 @@ use lb_announce::ElectionTiming;
 use lb_common::layout::{Forwarding, Timeouts};
 use lb_kernel::privileges::Privileges;
 use lb_kernel::settings::BpfLogLevel;
-use lb_kernel::{Modes, Opened, Parameters, Pins, Sizes, WantedSizes, preflight};
+use lb_kernel::{Modes, Opened, Parameters, Pins, Sizes, WantedSizes, check_preflight};
 use lb_network::NetworkWatch;
 use lb_network::snat_ports::SnatRange;
 use lb_plan::UnservedPolicy;
@@ -60,7 +60,7 @@ pub use outlets::Outlets;
 pub use tunnel_keys::KeyFile;
 
 use exchange::Exchange;
-use start::{Started, open, start};
+use start::{Started, open_source, start_agent};
 use tunnel_keys::TunnelKeyFile;
 
 /// Interval at which a waiting agent checks whether the other one has ended.
@@ -169,8 +169,8 @@ fn option_name(value: impl ValueEnum) -> String {
 }
 
 /// Runs until it gets a signal. A failure before everything is programmed undoes what was done.
-pub async fn run(options: AgentOptions) -> Result<()> {
-    preflight()?;
+pub async fn run_agent(options: AgentOptions) -> Result<()> {
+    check_preflight()?;
     let cgroup = options.cgroup.as_deref().map(lb_kernel::resolve_cgroup).transpose()?;
     let options = AgentOptions { cgroup, ..options };
     raise_file_limit();
@@ -181,7 +181,7 @@ pub async fn run(options: AgentOptions) -> Result<()> {
     }
     let tunnel_keys = TunnelKeyFile::open(options.tunnel_keys.clone())?;
     let (key_found, mut has_tunnel_key) = watch::channel(tunnel_keys.has_key());
-    let source = open(&options, &metrics, has_tunnel_key.clone()).await?;
+    let source = open_source(&options, &metrics, has_tunnel_key.clone()).await?;
     let network = NetworkWatch::open(options.network.clone()).await?;
     let mut ending = EndSignals::new()?;
 
@@ -190,7 +190,7 @@ pub async fn run(options: AgentOptions) -> Result<()> {
         () = ending.requested() => return Ok(()),
     };
     let started = tokio::select! {
-        started = start(
+        started = start_agent(
             &pins, source, &options, network, Arc::clone(&metrics), (tunnel_keys, key_found),
         ) => started.map(Some),
         () = ending.requested() => Ok(None),
@@ -210,7 +210,7 @@ pub async fn run(options: AgentOptions) -> Result<()> {
             // The links of this start are detached.
             let ended = ended.map(drop);
             if !pins.existed()
-                && let Err(error) = lb_kernel::remove(pins)
+                && let Err(error) = lb_kernel::remove_data_plane(pins)
             {
                 let error = format!("{error:#}");
                 tracing::warn!(error, "maps and programs not removed after a failed start");
@@ -280,7 +280,7 @@ pub async fn run(options: AgentOptions) -> Result<()> {
     }
     drop((agent, devices));
     if options.cleanup_on_exit {
-        lb_kernel::remove(pins)?;
+        lb_kernel::remove_data_plane(pins)?;
         tracing::info!("shutting down; programs detached, maps and programs removed");
     } else {
         tracing::info!(

@@ -48,7 +48,7 @@ pub struct OpenedSource {
     startup_taint: Option<StartupTaint>,
 }
 
-pub async fn open(
+pub async fn open_source(
     options: &AgentOptions,
     metrics: &Metrics,
     has_tunnel_key: watch::Receiver<bool>,
@@ -119,7 +119,7 @@ pub struct Started<'a> {
 
 /// Creates or adopts the maps, waits for all Services of the source and programs them, while the kernel verifies the
 /// programs, and only then attaches.
-pub async fn start<'a>(
+pub async fn start_agent<'a>(
     pins: &'a Pins,
     source: OpenedSource,
     options: &AgentOptions,
@@ -180,9 +180,9 @@ pub async fn start<'a>(
     metrics.set_max_objects(options.metrics_max_objects);
     metrics.set_capacities(sizes.capacities());
     let pin_path = options.pin_path.clone();
-    metrics.read_traffic_from(move || counters::open(&pin_path));
-    let history = exchange::route(history_keys.clone(), exchanged.clone());
-    lb_status::start(&options.addresses, &health, &metrics, history, &source.notices);
+    metrics.read_traffic_from(move || counters::open_counters(&pin_path));
+    let history = exchange::exchange_route(history_keys.clone(), exchanged.clone());
+    lb_status::start_servers(&options.addresses, &health, &metrics, history, &source.notices);
     let snat_ports = {
         let (metrics, reserved) = (Arc::clone(&metrics), ReservedPorts::open(pins)?);
         let earlier = reserved.read();
@@ -204,7 +204,7 @@ pub async fn start<'a>(
         tunnel_keys.write(secrets.digests);
         tunnel_probes.set_key(secrets.digests[TunnelKey::Current as usize]);
         announcement_keys.send_replace(SealKeys::derive(&secrets.lines));
-        exchange_keys.send_replace(exchange::keys(&secrets.lines));
+        exchange_keys.send_replace(exchange::exchange_keys(&secrets.lines));
         let has_key = secrets.has_key();
         key_found.send_if_modified(|found| std::mem::replace(found, has_key) != has_key);
     });

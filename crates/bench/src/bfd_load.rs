@@ -47,7 +47,7 @@ fn is_up(router: &Frr, peer: &str) -> bool {
     peers.as_array().into_iter().flatten().any(|it| it["peer"] == peer && it["status"] == "up")
 }
 
-pub fn run(options: &BfdLoadOptions) -> Result<()> {
+pub fn run_bfd_load(options: &BfdLoadOptions) -> Result<()> {
     let BfdLoadOptions { seconds, interval, threads } = *options;
     let processors = thread::available_parallelism()?.get();
     let threads = threads.unwrap_or(4 * processors);

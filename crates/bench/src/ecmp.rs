@@ -105,7 +105,7 @@ impl EcmpBench {
 }
 
 /// Prints what happens to connections behind a router; returns how many were lost although their backend lives.
-fn table(options: &EcmpOptions, kind: RouterKind, history: u32) -> Result<usize> {
+fn print_losses(options: &EcmpOptions, kind: RouterKind, history: u32) -> Result<usize> {
     let EcmpOptions { backends, connections, attempts, replaced, .. } = *options;
     let sizes = Sizes { nodes: NODES, backends };
     let world = CrowdedRack::start(kind, sizes, (connections, SECOND * 4), history)?;
@@ -139,7 +139,7 @@ fn table(options: &EcmpOptions, kind: RouterKind, history: u32) -> Result<usize>
     Ok(bench.lost)
 }
 
-pub fn run(options: &EcmpOptions) -> Result<()> {
+pub fn run_ecmp(options: &EcmpOptions) -> Result<()> {
     let mut lost = Vec::new();
     for router in &options.routers {
         let kind = match router {
@@ -147,7 +147,7 @@ pub fn run(options: &EcmpOptions) -> Result<()> {
             Router::Bird => RouterKind::Bird,
         };
         for &history in &options.history {
-            lost.push((kind, history, table(options, kind, history)?));
+            lost.push((kind, history, print_losses(options, kind, history)?));
         }
     }
     for (kind, history, lost) in lost {

@@ -154,7 +154,7 @@ fn wait_until_ready(world: &mut Announcers, node: usize) -> Result<()> {
     agent.wait_for_output("ready service_ports=")
 }
 
-pub fn run(options: &FailoverOptions) -> Result<()> {
+pub fn run_failover(options: &FailoverOptions) -> Result<()> {
     let FailoverOptions { services, rounds, connections: count, keepalived: ref program } =
         *options;
     let world = Announcers::start_with(NODES, VICTIMS, services)?;

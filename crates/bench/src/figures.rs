@@ -51,7 +51,7 @@ pub struct Machine {
 }
 
 /// This machine.
-pub fn machine() -> &'static Machine {
+pub fn this_machine() -> &'static Machine {
     static MACHINE: LazyLock<Machine> = LazyLock::new(|| Machine {
         kernel: output("uname", &["-r"]),
         processor: processor(),

@@ -26,7 +26,7 @@ pub enum Side {
 }
 
 /// Makes a template of a packet. Its client varies over `clients`, a power of two.
-pub fn template(packet: &Packet, side: Side, clients: u32) -> Template {
+pub fn packet_template(packet: &Packet, side: Side, clients: u32) -> Template {
     assert!(packet.len() >= HEADERS && clients.is_power_of_two());
     let v6 = packet[packet.network_offset()] >> 4 == 6;
     let address = packet.network_offset()
@@ -60,7 +60,7 @@ fn headers_of(packet: &Packet) -> [u64; HEADERS / 8] {
 }
 
 /// The template of a packet that is inside a tunnel.
-pub fn inside(tunnel: &Packet, packet: &Packet, template: &Template) -> Template {
+pub fn tunnelled_template(tunnel: &Packet, packet: &Packet, template: &Template) -> Template {
     let shift = (tunnel.len() - packet.len()) as u32;
     Template {
         headers: headers_of(tunnel),
@@ -73,14 +73,14 @@ pub fn inside(tunnel: &Packet, packet: &Packet, template: &Template) -> Template
 
 /// Makes a template whose packets are all equal: what varies is the source's link-layer address, and
 /// with one client only once.
-pub(crate) fn unvaried(packet: &Packet) -> Template {
+pub(crate) fn unvaried_template(packet: &Packet) -> Template {
     const LINK_SOURCE: u32 = 6;
-    Template { port_offset: LINK_SOURCE, ..template(packet, Side::Source, 1) }
+    Template { port_offset: LINK_SOURCE, ..packet_template(packet, Side::Source, 1) }
 }
 
 /// Makes a template whose source address and destination port are those of the list of ends, which
 /// has this number of elements, a power of two: replies of backends to SNAT ports.
 pub(crate) fn template_of_list(packet: &Packet, ends: u32) -> Template {
-    let Template { port_offset, .. } = template(packet, Side::Destination, ends);
-    Template { port_offset, listed: 1, ..template(packet, Side::Source, ends) }
+    let Template { port_offset, .. } = packet_template(packet, Side::Destination, ends);
+    Template { port_offset, listed: 1, ..packet_template(packet, Side::Source, ends) }
 }

@@ -76,7 +76,7 @@ pub enum ClosingSide {
 
 /// Sends requests for some time from several threads, each over a new connection, to the servers
 /// in turn.
-pub fn connections(
+pub fn load_connections(
     client: &Host,
     servers: &[SocketAddr],
     threads: usize,
@@ -134,7 +134,7 @@ fn connect(server: &SocketAddr) -> io::Result<TcpStream> {
 
 /// Sends one request after the other for some time over one connection. Returns the number of
 /// connections: a failed request ends its connection.
-pub fn kept(
+pub fn load_kept_connection(
     client: &Host,
     server: &SocketAddr,
     time: Duration,
@@ -186,7 +186,7 @@ fn whole_length(answer: &[u8]) -> Option<usize> {
 
 /// Exchanges a datagram from each of these ports: the first packets of flows, if the ports were
 /// idle before.
-pub fn datagrams(
+pub fn load_datagrams(
     client: &Host,
     server: &SocketAddr,
     ports: Range<u16>,
@@ -199,7 +199,7 @@ pub fn datagrams(
             let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, port))?;
             socket.connect(server)?;
             socket.set_read_timeout(Some(LIMIT))?;
-            done.add(|| exchange(&socket, from));
+            done.add(|| exchange_datagram(&socket, from));
         }
         done.elapsed = started.elapsed();
         Ok(done)
@@ -207,7 +207,7 @@ pub fn datagrams(
 }
 
 /// Exchanges a datagram with the echo server of this name.
-pub fn exchange(socket: &UdpSocket, from: &str) -> Result<()> {
+pub fn exchange_datagram(socket: &UdpSocket, from: &str) -> Result<()> {
     socket.send(b"hello")?;
     let mut answer = [0; 128];
     let length = socket.recv(&mut answer)?;

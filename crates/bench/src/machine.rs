@@ -20,11 +20,11 @@ pub(crate) fn busy_without_us() -> Result<f64> {
 
 /// Busy time of all CPUs, and that of softirqs.
 pub(crate) fn machine_now() -> Result<(Duration, Duration)> {
-    machine(&fs::read_to_string("/proc/stat")?)
+    parse_cpu_times(&fs::read_to_string("/proc/stat")?)
 }
 
 /// Busy time and that of softirqs over all CPUs, from /proc/stat.
-fn machine(stat: &str) -> Result<(Duration, Duration)> {
+fn parse_cpu_times(stat: &str) -> Result<(Duration, Duration)> {
     /// The unit of /proc/stat on all architectures.
     const MILLISECONDS: u64 = 10;
     let line = stat.lines().next().and_then(|line| line.strip_prefix("cpu "));
@@ -55,7 +55,7 @@ mod tests {
 
     #[test]
     fn idle_time_is_not_busy() -> Result<()> {
-        let (busy, softirq) = machine("cpu  1 2 3 400 500 6 7 8 0 0\ncpu0 1 2 3")?;
+        let (busy, softirq) = parse_cpu_times("cpu  1 2 3 400 500 6 7 8 0 0\ncpu0 1 2 3")?;
         assert_eq!(busy, Duration::from_millis(10 * (1 + 2 + 3 + 6 + 7 + 8)));
         assert_eq!(softirq, Duration::from_millis(130));
         Ok(())

@@ -56,14 +56,14 @@ struct SocketTimer {
 fn main() -> Result<()> {
     let Bench { benchmark, packets } = Bench::parse();
     match benchmark {
-        None => packets::run(&packets),
-        Some(Benchmark::Control(options)) => control::run(&options),
-        Some(Benchmark::Compare(options)) => compare::run(&options),
-        Some(Benchmark::Ingress(options)) => ingress::run(&options),
-        Some(Benchmark::Startup(options)) => startup::run(&options),
-        Some(Benchmark::Failover(options)) => failover::run(&options),
-        Some(Benchmark::BfdLoad(options)) => bfd_load::run(&options),
-        Some(Benchmark::Ecmp(options)) => ecmp::run(&options),
+        None => packets::run_packets(&packets),
+        Some(Benchmark::Control(options)) => control::run_control_plane(&options),
+        Some(Benchmark::Compare(options)) => compare::run_comparison(&options),
+        Some(Benchmark::Ingress(options)) => ingress::run_ingress(&options),
+        Some(Benchmark::Startup(options)) => startup::run_startup(&options),
+        Some(Benchmark::Failover(options)) => failover::run_failover(&options),
+        Some(Benchmark::BfdLoad(options)) => bfd_load::run_bfd_load(&options),
+        Some(Benchmark::Ecmp(options)) => ecmp::run_ecmp(&options),
         Some(Benchmark::SocketTimer(options)) => packets::time_sockets(&options.servers),
     }
 }

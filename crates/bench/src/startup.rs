@@ -190,7 +190,7 @@ fn wait_for_frontend(path: &Path, address: Ipv4Addr) -> Result<()> {
     Ok(())
 }
 
-pub fn run(options: &StartupOptions) -> Result<()> {
+pub fn run_startup(options: &StartupOptions) -> Result<()> {
     let StartupOptions { services, endpoints, rounds, server_mib } = *options;
     let network = OneNode::with_pods(0)?;
     let data = network.kubeconfig().parent().context("it is in a directory")?.to_owned();

@@ -3,7 +3,7 @@
 use crate::figures::Sample;
 
 /// Lines of cells as a Markdown table. The first line has the headings.
-pub fn aligned(lines: &[Vec<String>]) -> String {
+pub fn align_table(lines: &[Vec<String>]) -> String {
     let columns = lines[0].len();
     let width = |column: usize| lines.iter().map(|line| line[column].chars().count()).max();
     let widths: Vec<usize> = (0..columns).map(|column| width(column).unwrap_or(0)).collect();
@@ -24,16 +24,16 @@ pub fn aligned(lines: &[Vec<String>]) -> String {
 }
 
 /// The median, and half the range of the rounds.
-pub fn cell(sample: &Sample) -> String {
+pub fn sample_cell(sample: &Sample) -> String {
     let [Some(median), Some(least), Some(most)] = sample.summary() else { return "-".into() };
     if sample.len() == 1 || median == 0.0 {
-        return number(median);
+        return three_digits(median);
     }
-    format!("{} ±{:.0} %", number(median), (most - least) / 2.0 / median * 100.0)
+    format!("{} ±{:.0} %", three_digits(median), (most - least) / 2.0 / median * 100.0)
 }
 
 /// With three significant digits.
-pub fn number(figure: f64) -> String {
+pub fn three_digits(figure: f64) -> String {
     match figure.abs() {
         100.0.. => format!("{figure:.0}"),
         10.0.. => format!("{figure:.1}"),
@@ -47,15 +47,15 @@ mod tests {
 
     #[test]
     fn spread_is_half_the_span() {
-        assert_eq!(cell(&Sample::from_iter([90.0, 100.0, 120.0])), "100 ±15 %");
-        assert_eq!(cell(&Sample::from_iter([1.234])), "1.23");
-        assert_eq!(cell(&Sample::default()), "-");
+        assert_eq!(sample_cell(&Sample::from_iter([90.0, 100.0, 120.0])), "100 ±15 %");
+        assert_eq!(sample_cell(&Sample::from_iter([1.234])), "1.23");
+        assert_eq!(sample_cell(&Sample::default()), "-");
     }
 
     #[test]
     fn a_table_is_markdown() {
         let line = |cells: [&str; 2]| cells.map(str::to_owned).to_vec();
-        let text = aligned(&[line(["", "µs"]), line(["tc", "12.0"])]);
+        let text = align_table(&[line(["", "µs"]), line(["tc", "12.0"])]);
         assert_eq!(text, "|    |   µs |\n| -- | ---: |\n| tc | 12.0 |\n");
     }
 }

@@ -67,7 +67,7 @@ fn dispatch(task: Task) -> Result<()> {
     match task {
         Task::Cluster(options) => run_cluster(&options),
         Task::Conformance(options) => conformance::run_conformance(&options),
-        Task::Node { file } => node::enter(&file),
+        Task::Node { file } => node::enter_node(&file),
         Task::NodeInit { file } => node::run_init(&file),
         Task::CleanUp { files } => {
             // Until the cluster's process ends.

@@ -136,12 +136,12 @@ impl Replay {
 
     /// Takes in a line of the log; `None`: it is too long.
     pub fn line(&mut self, line: Option<&str>) {
-        let Some(request) = line.and_then(log::parse) else {
+        let Some(request) = line.and_then(log::parse_log_line) else {
             self.summary.unreadable += 1;
             return;
         };
         self.summary.requests += 1;
-        let read = uri::read(&request.target);
+        let read = uri::normalize_target(&request.target);
         let hosts = match request.host.as_ref().or(self.host.as_ref()) {
             Some(host) => vec![host.clone()],
             None => self.candidates(&request, read.as_deref()),

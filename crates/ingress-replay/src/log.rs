@@ -24,7 +24,7 @@ const TARGETS: &[&str] = &["request_uri", "uri", "path", "url", "request_url"];
 const UPSTREAMS: &[&str] = &["proxy_upstream_name", "upstream_name"];
 
 /// `None`: the line has no request with a path.
-pub fn parse(line: &str) -> Option<LoggedRequest> {
+pub fn parse_log_line(line: &str) -> Option<LoggedRequest> {
     let line = line.trim();
     let request = match line.starts_with('{') {
         true => of_json(serde_json::from_str(line).ok()?)?,
@@ -147,18 +147,18 @@ mod tests {
         let nginx = format!(
             r#"{BEFORE} "GET /a?b HTTP/2.0" 200 5 "-" "curl \x22[x]\x22" 80 0.001 [shop-web-80] [] 10.0.0.1:80 5 0.001 200 0f"#
         );
-        assert_eq!(parse(&nginx), request("", "/a?b", "shop-web-80"));
+        assert_eq!(parse_log_line(&nginx), request("", "/a?b", "shop-web-80"));
         let refused = format!(r#"{BEFORE} "GET /a HTTP/1.1" 400 0 "-" "-" 0 0.0 [] [] - - - - 0f"#);
-        assert_eq!(parse(&refused), request("", "/a", ""));
+        assert_eq!(parse_log_line(&refused), request("", "/a", ""));
         let combined = format!(r#"{BEFORE} "GET /\x22\xC3\xA9 HTTP/1.1" 200 5"#);
-        assert_eq!(parse(&combined), request("", "/\"é", ""));
+        assert_eq!(parse_log_line(&combined), request("", "/\"é", ""));
         let ours = format!(
             r#"{BEFORE} "GET /a HTTP/1.1" 200 5 "-" "curl \"8\"" "a.test" 0.001500 shop/web 10.0.0.1:80 -"#
         );
-        assert_eq!(parse(&ours), request("a.test", "/a", ""));
+        assert_eq!(parse_log_line(&ours), request("a.test", "/a", ""));
         let url =
             format!(r#"{BEFORE} "GET http://a.test?b HTTP/1.1" 200 5 "-" "-" 0 0.0 [x-y-80]"#);
-        assert_eq!(parse(&url), request("a.test", "/?b", "x-y-80"));
+        assert_eq!(parse_log_line(&url), request("a.test", "/?b", "x-y-80"));
     }
 
     #[test]
@@ -170,11 +170,11 @@ mod tests {
             r#"{"client": "192.0.2.1", "method": "GET", "host": "a.test", "uri": "/a", "ingress": "shop/web"}"#,
         ];
         for line in lines {
-            assert_eq!(parse(line), request("a.test", "/a", ""), "{line}");
+            assert_eq!(parse_log_line(line), request("a.test", "/a", ""), "{line}");
         }
         let line =
             r#"{"request": "GET /a HTTP/1.1", "proxy_upstream_name": "shop-web-80", "host": "-"}"#;
-        assert_eq!(parse(line), request("", "/a", "shop-web-80"));
+        assert_eq!(parse_log_line(line), request("", "/a", "shop-web-80"));
     }
 
     #[test]
@@ -195,7 +195,7 @@ mod tests {
             "\"\\",
         ];
         for line in lines {
-            assert_eq!(parse(line), None, "{line}");
+            assert_eq!(parse_log_line(line), None, "{line}");
         }
     }
 }

@@ -2,7 +2,7 @@
 
 /// Percent-encodings are decoded, also those of `/` and `.`; then dot segments are resolved, and slashes that follow
 /// each other are merged. `None`: nginx replies with 400.
-pub fn read(target: &str) -> Option<Vec<u8>> {
+pub fn normalize_target(target: &str) -> Option<Vec<u8>> {
     let path = target.split(['?', '#']).next().unwrap_or_default();
     let decoded = decode(path)?;
     let mut segments: Vec<&[u8]> = Vec::new();
@@ -70,12 +70,12 @@ mod tests {
             ("/..a/...", "/..a/..."),
         ];
         for (target, path) in cases {
-            let read = read(target).map(|path| String::from_utf8(path).unwrap());
+            let read = normalize_target(target).map(|path| String::from_utf8(path).unwrap());
             assert_eq!(read.as_deref(), Some(path), "{target}");
         }
         for target in ["", "a", "/..", "/a/../..", "/%", "/%4", "/%+1", "/%zz", "/%00", "/%2e%2e/"]
         {
-            assert_eq!(read(target), None, "{target}");
+            assert_eq!(normalize_target(target), None, "{target}");
         }
     }
 }

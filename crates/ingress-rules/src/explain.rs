@@ -131,7 +131,7 @@ impl ExplainedRequest {
 }
 
 /// `annotations`: those of an Ingress, by namespace and name. `random` stands for the proxy's random number.
-pub fn explain(
+pub fn explain_request(
     config: &Config,
     annotations: impl Fn(&str, &str) -> Arc<BTreeMap<String, String>>,
     request: &ExplainedRequest,

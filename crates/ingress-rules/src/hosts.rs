@@ -56,14 +56,14 @@ impl Claims {
     }
 }
 
-pub fn insert(claims: &mut Vec<HostClaim>, claim: HostClaim) {
+pub fn insert_claim(claims: &mut Vec<HostClaim>, claim: HostClaim) {
     if let Err(index) = claims.binary_search(&claim) {
         claims.reserve_exact(1);
         claims.insert(index, claim);
     }
 }
 
-pub fn remove(claims: &mut Vec<HostClaim>, claim: &HostClaim) {
+pub fn remove_claim(claims: &mut Vec<HostClaim>, claim: &HostClaim) {
     if let Ok(index) = claims.binary_search(claim) {
         claims.remove(index);
     }

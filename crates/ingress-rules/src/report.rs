@@ -1,4 +1,4 @@
-//! What becomes of Ingresses here: `millrace ingress report`, before a migration.
+//! What becomes of Ingresses here: `millrace ingress report_annotations`, before a migration.
 
 use std::collections::BTreeMap;
 
@@ -44,7 +44,7 @@ impl Verdict {
 }
 
 /// Whatever class they have: the report comes before the decision.
-pub fn report<'a>(ingresses: impl IntoIterator<Item = &'a Ingress>) -> Vec<Line> {
+pub fn report_annotations<'a>(ingresses: impl IntoIterator<Item = &'a Ingress>) -> Vec<Line> {
     ingresses.into_iter().flat_map(of_ingress).collect()
 }
 
@@ -134,7 +134,7 @@ mod tests {
             ]}}]}
         }))
         .unwrap();
-        let lines = report([&ingress]);
+        let lines = report_annotations([&ingress]);
         let short: Vec<(&str, &str)> = lines
             .iter()
             .map(|l| (l.subject.rsplit('/').next().unwrap(), l.verdict.name()))

@@ -89,7 +89,7 @@ impl ControlSocket {
                 let config = self.config.borrow().clone();
                 let annotations =
                     |namespace: &str, name: &str| self.annotations.of(namespace, name);
-                let answer: ControlReply = explain::explain(&config, annotations, &request)
+                let answer: ControlReply = explain::explain_request(&config, annotations, &request)
                     .map_err(|error| format!("{error:#}"));
                 let mut stream = stream.into_inner();
                 stream.write_all(&serde_json::to_vec(&answer)?).await?;

@@ -34,5 +34,5 @@ pub fn explain_manifests(
         let found = annotations.get(&(namespace.to_owned(), name.to_owned()));
         found.cloned().unwrap_or_default()
     };
-    explain::explain(&config, annotations, request)
+    explain::explain_request(&config, annotations, request)
 }

@@ -48,7 +48,7 @@ pub struct Serves {
 }
 
 /// The backends of the selected Services; if all are selected, also those without connections.
-pub fn backends(reading: &Reading, meant: &Selector) -> Vec<ListedBackend> {
+pub fn list_backends(reading: &Reading, meant: &Selector) -> Vec<ListedBackend> {
     let mut serves: BTreeMap<u32, Vec<Serves>> = BTreeMap::new();
     for (&index, owner) in &reading.service_ports {
         if !meant.matches(&owner.service) {

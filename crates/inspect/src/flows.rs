@@ -225,7 +225,7 @@ impl FlowOwners {
 }
 
 /// The selected flows, ordered by client.
-pub fn flows(
+pub fn list_flows(
     records: impl Iterator<Item = FlowRecord>,
     filter: &Filter,
     origins: &FlowOwners,
@@ -286,7 +286,7 @@ impl FlowCounts {
 }
 
 /// Counts the selected flows by their records.
-pub fn count(
+pub fn count_flows(
     records: impl Iterator<Item = FlowRecord>,
     filter: &Filter,
     origins: &FlowOwners,

@@ -27,7 +27,7 @@ pub struct Frontend {
     pub traffic: Traffic,
 }
 
-pub fn frontends(reading: &Reading, meant: &Selector) -> Vec<Frontend> {
+pub fn list_frontends(reading: &Reading, meant: &Selector) -> Vec<Frontend> {
     // Frontends of one service port and policy have the same backends.
     let mut pools: BTreeMap<u32, Vec<String>> = BTreeMap::new();
     let mut found: Vec<Frontend> = Vec::new();

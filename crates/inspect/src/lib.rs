@@ -23,16 +23,17 @@ mod tests;
 pub mod trace;
 mod traffic;
 
-pub use backends::{ListedBackend, Serves, backends};
+pub use backends::{ListedBackend, Serves, list_backends};
 pub use flows::{
-    Filter, FlowCounts, FlowEnd, FlowOwners, FlowPhase, FlowRecord, ListedFlow, count, flows,
+    Filter, FlowCounts, FlowEnd, FlowOwners, FlowPhase, FlowRecord, ListedFlow, count_flows,
+    list_flows,
 };
-pub use frontends::{Frontend, frontends};
-pub use maglev::{Departure, Evenness, Share, Spread, spreads};
+pub use frontends::{Frontend, list_frontends};
+pub use maglev::{Departure, Evenness, Share, Spread, list_spreads};
 pub use names::LiveNames;
 pub use rates::{CounterSample, Rate, Rates, ReasonRate, Sort, format_short};
 pub use reading::{FoundBackend, IndexOwner, Reading, TunnelNodes};
 pub use select::Selector;
-pub use services::{Destination, ListedPool, ListedPort, ListedService, Member, services};
+pub use services::{Destination, ListedPool, ListedPort, ListedService, Member, list_services};
 pub use status::{Fill, Severity, Status, StatusFindings, trouble_of_path, trouble_of_peer};
 pub use traffic::Traffic;

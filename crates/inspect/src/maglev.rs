@@ -67,7 +67,7 @@ pub struct Departure {
 }
 
 /// The tables of the selected Services; pools without backends have none.
-pub fn spreads(reading: &Reading, meant: &Selector) -> Vec<Spread> {
+pub fn list_spreads(reading: &Reading, meant: &Selector) -> Vec<Spread> {
     let mut owners: Vec<(&IndexOwner, u32)> = reading
         .service_ports
         .iter()

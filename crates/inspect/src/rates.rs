@@ -75,7 +75,7 @@ impl CounterSample {
                 *service = Traffic::sum([*service, traffic]);
             }
         }
-        for backend in super::backends(reading, selector) {
+        for backend in super::list_backends(reading, selector) {
             let name = format!("{}/{}", backend.address, backend.protocol);
             sample.backends.insert(name, backend.traffic);
         }

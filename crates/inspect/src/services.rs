@@ -109,7 +109,7 @@ impl Destination {
 }
 
 /// The selected Services, by namespace and name.
-pub fn services(reading: &Reading, meant: &Selector) -> Vec<ListedService> {
+pub fn list_services(reading: &Reading, meant: &Selector) -> Vec<ListedService> {
     let mut frontends: BTreeMap<u32, Vec<(&FrontendKey, &layout::Frontend)>> = BTreeMap::new();
     for found in &reading.frontends {
         frontends.entry(found.1.service_port).or_default().push(found);

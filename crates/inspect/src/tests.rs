@@ -99,7 +99,7 @@ fn everything() -> Selector {
 
 #[test]
 fn a_service_is_shown_with_its_frontends_policies_and_pools() {
-    let all = services(&reading(), &everything());
+    let all = list_services(&reading(), &everything());
     let names: Vec<String> = all.iter().map(|s| format!("{}/{}", s.namespace, s.name)).collect();
     assert_eq!(names, ["default/dns", "shop/web"]);
 
@@ -129,7 +129,7 @@ fn a_service_that_uses_tunnels_where_it_can_is_shown_with_the_nodes_that_they_le
     }
     let mut reading = read(wanted);
     let tunnel_nodes = |reading: &Reading| {
-        let all = services(reading, &everything());
+        let all = list_services(reading, &everything());
         assert_eq!(all[0].ports[0].tunnel_nodes, None, "masqueraded to all");
         all[1].ports[0].tunnel_nodes.unwrap()
     };
@@ -141,19 +141,19 @@ fn a_service_that_uses_tunnels_where_it_can_is_shown_with_the_nodes_that_they_le
 
 #[test]
 fn services_are_chosen_by_namespace_name_and_port() {
-    let count = |text: &str| services(&reading(), &text.parse().unwrap()).len();
+    let count = |text: &str| list_services(&reading(), &text.parse().unwrap()).len();
     assert_eq!((count("web"), count("shop/web"), count("default/web")), (1, 1, 0));
     assert_eq!(
         (count("web:http"), count("web:80"), count("web:30080"), count("web:81")),
         (1, 1, 1, 0)
     );
     let within = everything().within(Some("default"));
-    assert_eq!(services(&reading(), &within)[0].name, "dns");
+    assert_eq!(list_services(&reading(), &within)[0].name, "dns");
 }
 
 #[test]
 fn the_names_in_json_are_camel_case() {
-    let json = serde_json::to_value(services(&reading(), &everything())).unwrap();
+    let json = serde_json::to_value(list_services(&reading(), &everything())).unwrap();
     let port = &json[1]["ports"][0];
     assert_eq!(port["externalTrafficPolicy"], "Local");
     assert_eq!(port["sessionAffinitySeconds"], 60);
@@ -164,7 +164,7 @@ fn the_names_in_json_are_camel_case() {
 
 #[test]
 fn a_frontend_shows_the_backends_of_internal_clients() {
-    let all = frontends(&reading(), &everything());
+    let all = list_frontends(&reading(), &everything());
     let shown = |address: &str| {
         let found = all.iter().find(|frontend| frontend.address == address).unwrap();
         (found.service.as_str(), found.kind, found.backends.len())
@@ -174,12 +174,12 @@ fn a_frontend_shows_the_backends_of_internal_clients() {
     assert_eq!(shown("*:30080"), ("web", "NodePort", 1));
     assert_eq!(shown("10.96.0.2:53"), ("dns", "ClusterIP", 0));
     assert_eq!(all[0].service, "dns", "by namespace and name");
-    assert_eq!(frontends(&reading(), &"shop/web".parse().unwrap()).len(), 3);
+    assert_eq!(list_frontends(&reading(), &"shop/web".parse().unwrap()).len(), 3);
 }
 
 #[test]
 fn a_backend_shows_its_node_and_its_services() {
-    let all = backends(&reading(), &everything());
+    let all = list_backends(&reading(), &everything());
     let addresses: Vec<&str> = all.iter().map(|backend| backend.address.as_str()).collect();
     assert_eq!(addresses, ["10.244.1.10:8080", "10.244.2.10:8080", "10.244.2.11:8080"]);
     let [here, there, _] = &all[..] else { panic!("three") };
@@ -199,11 +199,11 @@ fn a_draining_backend_is_shown_unless_one_service_is_asked_for() {
     for slots in reading.pools.values_mut() {
         slots.retain(|slot| *slot != index);
     }
-    let all = backends(&reading, &everything());
+    let all = list_backends(&reading, &everything());
     let draining: Vec<_> = all.iter().filter(|backend| backend.state == "draining").collect();
     assert_eq!(draining.len(), 1);
     assert!(draining[0].serves.is_empty());
-    assert_eq!(backends(&reading, &"shop/web".parse().unwrap()).len(), 2);
+    assert_eq!(list_backends(&reading, &"shop/web".parse().unwrap()).len(), 2);
 }
 
 #[test]
@@ -213,7 +213,7 @@ fn without_names_service_ports_go_by_their_index() {
     nameless.service_ports.clear();
     nameless.name_the_nameless();
     assert_eq!(nameless.service_ports.keys().copied().collect::<Vec<_>>(), indexes);
-    let all = services(&nameless, &everything());
+    let all = list_services(&nameless, &everything());
     assert!(all.iter().all(|service| service.namespace == "?"));
     assert_eq!(all[0].name, indexes[0].to_string());
 }
@@ -258,7 +258,7 @@ fn records(reading: &Reading) -> Vec<FlowRecord> {
 fn meant(filter: &Filter) -> Vec<ListedFlow> {
     let reading = reading();
     let now = Ticks::from_nanoseconds(7_000_000_000);
-    flows(records(&reading).into_iter(), filter, &FlowOwners::of(&reading), now)
+    list_flows(records(&reading).into_iter(), filter, &FlowOwners::of(&reading), now)
 }
 
 #[test]
@@ -305,7 +305,7 @@ fn flows_are_chosen_by_client_service_backend_and_state() {
 
 fn count_of(filter: &Filter) -> FlowCounts {
     let reading = reading();
-    count(records(&reading).into_iter(), filter, &FlowOwners::of(&reading))
+    count_flows(records(&reading).into_iter(), filter, &FlowOwners::of(&reading))
 }
 
 #[test]
@@ -342,7 +342,7 @@ fn ends_may_lack_their_port() {
 
 #[test]
 fn a_table_is_what_its_backends_make_and_a_departure_moves_its_own_share_at_least() {
-    let all = spreads(&reading(), &"shop/web".parse().unwrap());
+    let all = list_spreads(&reading(), &"shop/web".parse().unwrap());
     let [cluster, local] = &all[..] else { panic!("two pools: {all:?}") };
     assert_eq!((cluster.scope, local.scope), ("cluster", "local"));
     assert!(cluster.as_computed && local.as_computed);
@@ -356,7 +356,7 @@ fn a_table_is_what_its_backends_make_and_a_departure_moves_its_own_share_at_leas
     }
     assert_eq!(local.backends[0].if_it_left.moved_percent, 100.0, "no backend is left");
     assert_eq!(local.backends[0].if_it_left.slots, 0);
-    assert!(spreads(&reading(), &"default/dns".parse().unwrap()).is_empty());
+    assert!(list_spreads(&reading(), &"default/dns".parse().unwrap()).is_empty());
 }
 
 /// Where the size of the table stays, few connections move that were not the leaver's.
@@ -366,7 +366,7 @@ fn a_departure_disturbs_few_others_where_the_table_keeps_its_size() {
     let addresses: Vec<&str> = addresses.iter().map(String::as_str).collect();
     let mut ports = wanted();
     ports.values_mut().flatten().for_each(|port| port.cluster = endpoints(&addresses));
-    let all = spreads(&read(ports), &"shop/web".parse().unwrap());
+    let all = list_spreads(&read(ports), &"shop/web".parse().unwrap());
     for share in &all[0].backends {
         assert_eq!(share.if_it_left.slots as usize, all[0].slots);
         assert!(share.if_it_left.of_others_percent < 4.0, "{share:?}");
@@ -379,7 +379,7 @@ fn a_table_that_its_backends_do_not_make_is_noticed() {
     for slots in damaged.pools.values_mut().filter(|slots| slots.len() > 1) {
         slots.rotate_left(1);
     }
-    let all = spreads(&damaged, &"shop/web".parse().unwrap());
+    let all = list_spreads(&damaged, &"shop/web".parse().unwrap());
     assert!(!all[0].as_computed && all[1].as_computed);
 }
 
@@ -397,17 +397,17 @@ fn weights_are_shown_with_the_shares_that_they_give() {
         port.cluster = std::mem::take(&mut port.cluster).into_iter().map(weight).collect();
     }
     let weighted = read(ports);
-    let all = spreads(&weighted, &"shop/web".parse().unwrap());
+    let all = list_spreads(&weighted, &"shop/web".parse().unwrap());
     assert!(all[0].as_computed);
     let shares = all[0].backends.iter().map(|share| (share.weight.get(), share.slots > 200));
     assert_eq!(shares.collect::<Vec<_>>(), [(100, false), (100, false), (800, true)]);
 
     let members =
-        |reading: &Reading| services(reading, &everything())[1].ports[0].cluster_pool.clone();
+        |reading: &Reading| list_services(reading, &everything())[1].ports[0].cluster_pool.clone();
     let (with, without) = (members(&weighted), members(&reading()));
     assert_eq!(with.backends[2].weight.get(), 800);
     assert_ne!(with.checksum, without.checksum);
-    let serves = backends(&weighted, &"shop/web".parse().unwrap());
+    let serves = list_backends(&weighted, &"shop/web".parse().unwrap());
     let serves = serves.iter().flat_map(|backend| &backend.serves);
     assert_eq!(serves.filter(|serves| serves.weight.get() == 800).count(), 1);
 }

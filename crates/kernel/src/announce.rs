@@ -22,7 +22,7 @@ use super::data_plane::DataPlane;
 use super::multicast;
 use super::pins::Pins;
 use super::plain::{Layout, Plain};
-use super::removal::gone;
+use super::removal::ignore_missing;
 use super::transmit::Transmitter;
 
 /// An entry of the map.
@@ -97,7 +97,7 @@ impl Announcements {
         if !self.present.contains_key(&at)
             && let Some(group) = group_of(address)
         {
-            multicast::join(device, ndp::group_link(group))
+            multicast::join_multicast(device, ndp::group_link(group))
                 .with_context(|| format!("announcing {address}"))?;
         }
         self.announced
@@ -112,19 +112,19 @@ impl Announcements {
     pub fn join_groups(&self, device: u32) -> Result<()> {
         self.groups(device)
             .into_iter()
-            .try_for_each(|group| multicast::join(device, ndp::group_link(group)))
+            .try_for_each(|group| multicast::join_multicast(device, ndp::group_link(group)))
     }
 
     /// The data plane no longer answers requests for the address: they pass to the stack.
     pub fn withdraw(&mut self, device: u32, address: IpAddr) -> Result<()> {
         let at = AnnouncedAddress::new(device, address);
-        gone(self.announced.remove(&Plain(at)))
+        ignore_missing(self.announced.remove(&Plain(at)))
             .with_context(|| format!("{address} can't be removed from {}", map::ANNOUNCED))?;
         self.present.remove(&at);
         // Addresses may have a group in common.
         match group_of(address) {
             Some(group) if !self.groups(device).contains(&group) => {
-                multicast::leave(device, ndp::group_link(group))
+                multicast::leave_multicast(device, ndp::group_link(group))
             }
             _ => Ok(()),
         }
@@ -162,7 +162,7 @@ impl Announcements {
 
     pub fn stop_watching(&mut self, device: u32, address: IpAddr) -> Result<()> {
         let at = AnnouncedAddress::new(device, address);
-        gone(self.claims.remove(&Plain(at)))
+        ignore_missing(self.claims.remove(&Plain(at)))
             .with_context(|| format!("{address} can't be removed from {}", map::CLAIMS))
     }
 
@@ -199,7 +199,7 @@ pub(super) fn leave_groups(pins: &Pins) -> Result<()> {
     let announced: Entries<Announced> = pins.hash_map(map::ANNOUNCED)?;
     for (at, _) in read(&announced)? {
         if let Some(group) = group_of(at.ip()) {
-            multicast::leave(at.device, ndp::group_link(group))?;
+            multicast::leave_multicast(at.device, ndp::group_link(group))?;
         }
     }
     Ok(())

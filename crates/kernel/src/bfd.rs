@@ -12,7 +12,7 @@ use lb_common::layout::{BfdHeard, BfdSession, map};
 use super::announce::clock_of_deadlines;
 use super::pins::Pins;
 use super::plain::Plain;
-use super::removal::gone;
+use super::removal::ignore_missing;
 
 /// When the kernel has answered a peer last, and how often.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,8 +66,8 @@ impl BfdSessions {
 
     /// Leaves the peer's packets to the agent's socket.
     pub fn remove(&mut self, discriminator: u32) -> Result<()> {
-        gone(self.sessions.remove(&discriminator))
-            .and_then(|()| gone(self.heard.remove(&discriminator)))
+        ignore_missing(self.sessions.remove(&discriminator))
+            .and_then(|()| ignore_missing(self.heard.remove(&discriminator)))
             .with_context(|| format!("{} can't be written", map::BFD_SESSIONS))
     }
 

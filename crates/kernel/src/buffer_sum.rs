@@ -35,9 +35,10 @@ pub struct Access {
 }
 
 /// Finds out what this kernel supports.
-pub fn access() -> Access {
+pub fn detect_access() -> Access {
     const NONE: Access = Access { function: None, place: BufferSum::UNKNOWN };
-    let Some((function, place)) = fs::read(TYPES).ok().and_then(|types| find(&types)) else {
+    let Some((function, place)) = fs::read(TYPES).ok().and_then(|types| find_function(&types))
+    else {
         return NONE;
     };
     if let Err(error) = try_out(function, place) {
@@ -51,7 +52,7 @@ pub fn access() -> Access {
 }
 
 /// The object, with the stand-in resolved to this kernel's function.
-pub fn resolved(object: &[u8], access: Access) -> Cow<'_, [u8]> {
+pub fn resolve_stand_in(object: &[u8], access: Access) -> Cow<'_, [u8]> {
     match access.function {
         Some(function) => with_call_of(object, function).into(),
         None => object.into(),
@@ -100,7 +101,7 @@ fn instruction(code: u8, registers: u8, number: u32) -> Instruction {
 }
 
 /// The id of the function that returns the `sk_buff`, and the position of the checksum state.
-fn find(types: &[u8]) -> Option<(u32, BufferSum)> {
+fn find_function(types: &[u8]) -> Option<(u32, BufferSum)> {
     let types = Types::parse(types)?;
     let function = types.function("bpf_cast_to_kern_ctx")?;
     let bit = types.bit_of_member("sk_buff", "ip_summed")?;
@@ -137,7 +138,7 @@ mod tests {
         let has_function =
             KernelVersion::current().is_ok_and(|it| it >= KernelVersion::new(6, 2, 0));
         let Ok(types) = fs::read(TYPES) else { return };
-        let found = find(&types);
+        let found = find_function(&types);
         assert_eq!(found.is_some(), has_function);
         assert!(found.is_none_or(|(_, place)| place.offset > 64 && place.shift < 7), "{found:?}");
     }

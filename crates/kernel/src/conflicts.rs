@@ -12,7 +12,7 @@ use nix::sys::socket::SockProtocol;
 use super::attach::filters_of_others;
 use super::hook::HookPoint;
 use super::preflight::Finding;
-use super::survey::links;
+use super::survey::read_pinned_links;
 
 /// Whether an interface that is to be served has programs of other software.
 pub fn on_device(device: &str, index: u32, pin_path: &Path, with_xdp: bool) -> Result<Finding> {
@@ -65,7 +65,7 @@ pub fn on_device(device: &str, index: u32, pin_path: &Path, with_xdp: bool) -> R
 
 /// The programs of the pinned links.
 fn our_programs(pin_path: &Path) -> Result<BTreeSet<u32>> {
-    links(pin_path)?.iter().map(|(_, link)| Ok(link.program()?)).collect()
+    read_pinned_links(pin_path)?.iter().map(|(_, link)| Ok(link.program()?)).collect()
 }
 
 /// The XDP program of an interface, in any mode.

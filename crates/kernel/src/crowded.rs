@@ -13,12 +13,12 @@ use lb_common::family::{Family, V4, V6};
 use lb_common::hash::FlowHash;
 use lb_common::layout::{FlowBucket, FlowKind, Settings, Ticks, map};
 
-use super::clock::clock;
+use super::clock::read_clock;
 use super::flow_tables::flows;
 use super::mapped::Mapped;
 use super::pins::Pins;
 use super::plain::Plain;
-use super::repeat::repeat;
+use super::repeat::repeat_step;
 
 /// The time between two steps. The programs that run when a clearing begins have long ended when it
 /// continues.
@@ -30,7 +30,7 @@ const BITS_FOR_EACH_STALE_ONE: u64 = 64;
 /// Takes a step for both families every minute, until the process ends.
 pub fn clear_crowded_bits(pins: &Pins) -> Result<()> {
     let mut bits = CrowdedBits::open(pins)?;
-    repeat(CLEARING_INTERVAL, "marks of crowded clients stay", move || {
+    repeat_step(CLEARING_INTERVAL, "marks of crowded clients stay", move || {
         let marks = bits.step()?;
         if marks > 0 {
             tracing::debug!(marks, "marks of crowded clients cleared");
@@ -63,7 +63,7 @@ impl CrowdedBits {
     /// Begins to clear if many bits are set, or ends what the last step has begun. Returns how many
     /// bits it has cleared.
     pub fn step(&mut self) -> Result<u32> {
-        let now = clock()?;
+        let now = read_clock()?;
         Ok(self.v4.step(now) + self.v6.step(now))
     }
 }

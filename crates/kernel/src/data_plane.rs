@@ -73,7 +73,7 @@ impl DataPlane {
     /// Writes the programs' messages to the log, as long as the runtime runs.
     pub fn follow_messages(&mut self) -> Result<()> {
         let ebpf = self.messages.as_mut().context("the programs were loaded without messages")?;
-        messages::follow(ebpf)
+        messages::log_program_messages(ebpf)
     }
 
     /// Whether tc programs read the checksum state that the kernel keeps for a packet.

@@ -14,12 +14,12 @@ use lb_common::family::{Family, V4, V6};
 use lb_common::hash::core_of_flows;
 use lb_common::layout::{BUCKET_ENTRIES, FlowBucket, Hints, Settings, Ticks, map};
 
-use super::clock::clock;
+use super::clock::read_clock;
 use super::flow_tables::sample;
 use super::mapped::Mapped;
 use super::pins::Pins;
 use super::plain::Plain;
-use super::repeat::repeat;
+use super::repeat::repeat_step;
 
 /// In this time a thousand connections a second fill less than a third of the core of a table with
 /// default size. What does not fit goes to the rest anyway.
@@ -28,7 +28,7 @@ const INTERVAL: Duration = Duration::from_secs(10);
 /// Decides for both families every ten seconds, until the process ends.
 pub fn place_new_flows(pins: &Pins) -> Result<()> {
     let places = FlowPlaces::open(pins)?;
-    repeat(INTERVAL, "new flows stay where they go now", move || places.decide().map(drop));
+    repeat_step(INTERVAL, "new flows stay where they go now", move || places.decide().map(drop));
     Ok(())
 }
 
@@ -52,7 +52,7 @@ impl FlowPlaces {
 
     /// Returns whether flows begin in the rest now: IPv4's, and IPv6's.
     pub fn decide(&self) -> Result<[bool; 2]> {
-        let now = clock()?;
+        let now = read_clock()?;
         let v4 = self.decide_for(0, "IPv4", self.v4.load(&self.settings, now));
         let v6 = self.decide_for(1, "IPv6", self.v6.load(&self.settings, now));
         Ok([v4, v6])

@@ -18,14 +18,14 @@ const BRIDGE_SYSCTL: (&str, &str) =
     ("net.bridge.bridge-nf-call-iptables", "/proc/sys/net/bridge/bridge-nf-call-iptables");
 
 /// `pod_bridges`: names of the bridges that pods are connected to.
-pub fn forwarding(pod_bridges: &[String]) -> Vec<Finding> {
+pub fn check_forwarding(pod_bridges: &[String]) -> Vec<Finding> {
     let mut findings: Vec<Finding> = SYSCTLS
         .into_iter()
         // Without IPv6 this file does not exist, and there is nothing to forward.
         .filter(|(_, path)| fs::read_to_string(path).is_ok_and(|value| value.trim() == "0"))
         .map(|(name, _)| is_off(name))
         .collect();
-    match netfilter::chains() {
+    match netfilter::list_chains() {
         Ok(chains) => {
             findings.extend(chains.iter().filter_map(drops_by_default));
             // Without the module br_netfilter the file does not exist.

@@ -6,7 +6,7 @@
 //! - attachment: `attach`, `hook`, `link`
 //! - contents of maps: `tables`, written through `backlog`, which keeps the order of steps; `flow_tables`, `flow_core`,
 //!   `snat_ports`, `tunnel_keys`, `announce`, `bfd`
-//! - what a command checks: `preflight`, `conflicts`, `forwarding`, `routing`, `netfilter`
+//! - what a command checks: `check_preflight`, `conflicts`, `check_forwarding`, `check_routing`, `netfilter`
 //!
 //! # Invariants
 //! - Everything that forwards packets is pinned, so forwarding continues while no agent runs.
@@ -65,18 +65,18 @@ mod verify;
 pub use adoption::check_schema;
 pub use announce::{AddressClaim, Announcement, Announcements, clock_of_deadlines};
 pub use attach::{
-    Links, Modes, attached, cgroup_root, remove, remove_stray_filters, resolve_cgroup,
-    stray_filters,
+    Links, Modes, cgroup_root, list_attached, list_stray_filters, remove_data_plane,
+    remove_stray_filters, resolve_cgroup,
 };
 pub use backlog::{Backlog, BacklogTables};
 pub use bfd::{BfdSessions, Heard};
-pub use clock::clock;
+pub use clock::read_clock;
 pub use conflicts::on_device;
 pub use crowded::{CrowdedBits, clear_crowded_bits};
 pub use data_plane::DataPlane;
 pub use flow_core::{FlowPlaces, FlowTableLoad, begins_in_rest, place_new_flows};
 pub use flow_tables::Occupancy;
-pub use forwarding::forwarding;
+pub use forwarding::check_forwarding;
 pub use hook::{Hook, HookPoint};
 pub use mapped::Mapped;
 pub use memory::give_back_memory;
@@ -84,14 +84,16 @@ pub use messages::TARGET as MESSAGES;
 pub use object::{Parameters, Prepared, memory};
 pub use pins::{Opened, Pins, agent_on};
 pub use plain::{Layout, Plain};
-pub use preflight::{CheckResult, Finding, machine, preflight, require_root};
-pub use routing::routing;
+pub use preflight::{CheckResult, Finding, check_preflight, list_machine_findings, require_root};
+pub use routing::check_routing;
 pub use set_aside::OptionalEntry;
 pub use sizes::Sizes;
 pub use sizing::{AvailableMemory, WantedSizes, existing_sizes};
 pub use snat_ports::{ReservedPorts, SnatPorts, snat_ports};
 pub use sockets::WithSockets;
-pub use survey::{Attachment, Features, Survey, SurveyedMap, attachments, features, survey};
+pub use survey::{
+    Attachment, Features, Survey, SurveyedMap, list_attachments, probe_features, survey_pins,
+};
 pub use system_call::bpf;
 pub use tables::Tables;
 pub use transmit::Transmitter;

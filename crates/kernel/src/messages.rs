@@ -27,7 +27,7 @@ impl BpfLogLevel {
 pub const TARGET: &str = "bpf";
 
 /// Writes the programs' messages to the log, as long as the runtime runs.
-pub(super) fn follow(ebpf: &mut Ebpf) -> Result<()> {
+pub(super) fn log_program_messages(ebpf: &mut Ebpf) -> Result<()> {
     let logger = EbpfLogger::init_with_logger(ebpf, ToLog)
         .context("the programs' messages can't be read")?;
     // SAFETY: the `AsyncFd` owns the logger, whose descriptor therefore stays open, and the same,

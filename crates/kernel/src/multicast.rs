@@ -18,13 +18,13 @@ use nix::libc;
 use nix::net::if_::if_indextoname;
 
 /// Joins a group. Has no effect if it was joined here before.
-pub fn join(device: u32, group: LinkAddress) -> Result<()> {
+pub fn join_multicast(device: u32, group: LinkAddress) -> Result<()> {
     change(libc::SIOCADDMULTI, device, group)
         .with_context(|| format!("interface {device} can't join a multicast group"))
 }
 
 /// Leaves a group. The kernel's own membership, if it has one, stays.
-pub fn leave(device: u32, group: LinkAddress) -> Result<()> {
+pub fn leave_multicast(device: u32, group: LinkAddress) -> Result<()> {
     match change(libc::SIOCDELMULTI, device, group) {
         // It was not joined, or the interface is gone.
         Err(Errno::ENOENT | Errno::ENODEV | Errno::ENXIO) | Ok(()) => Ok(()),

@@ -54,7 +54,7 @@ pub(crate) struct Base {
 }
 
 /// All chains of this network namespace.
-pub fn chains() -> io::Result<Vec<Chain>> {
+pub fn list_chains() -> io::Result<Vec<Chain>> {
     const NFTABLES: u16 = 10;
     /// Of <https://github.com/torvalds/linux/blob/v6.1/include/uapi/linux/netfilter/nf_tables.h>.
     const GET_CHAIN: u16 = 4;
@@ -79,18 +79,19 @@ fn read_chain(body: &[u8]) -> Option<Chain> {
     const DROP: u32 = 0;
     let family = NetfilterFamily::new(*body.first()?);
     let body = body.get(HEADER..)?;
-    let base = find(body, HOOK).map(|hook| Base {
+    let base = find_attribute(body, HOOK).map(|hook| Base {
         forward: matches!(
             family,
             NetfilterFamily::Inet | NetfilterFamily::Ipv4 | NetfilterFamily::Ipv6
-        ) && find(hook, HOOK_NUMBER).and_then(number) == Some(FORWARD),
-        drops: find(body, POLICY).and_then(number) == Some(DROP),
+        ) && find_attribute(hook, HOOK_NUMBER).and_then(number) == Some(FORWARD),
+        drops: find_attribute(body, POLICY).and_then(number) == Some(DROP),
     });
-    let (table, name) = (read_text(find(body, TABLE)?), read_text(find(body, NAME)?));
+    let (table, name) =
+        (read_text(find_attribute(body, TABLE)?), read_text(find_attribute(body, NAME)?));
     Some(Chain { family, table, name, base })
 }
 
-fn find(body: &[u8], wanted: u16) -> Option<&[u8]> {
+fn find_attribute(body: &[u8], wanted: u16) -> Option<&[u8]> {
     read_attributes(body).find(|(kind, _)| *kind == wanted).map(|(_, value)| value)
 }
 

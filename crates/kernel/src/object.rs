@@ -86,7 +86,7 @@ impl Prepared {
                  Build them with `cargo xtask build-ebpf`, then build it again"
             );
         }
-        let access = buffer_sum::access();
+        let access = buffer_sum::detect_access();
         let reused = match parameters.log_level {
             BpfLogLevel::Off => Self::reuse(pins, parameters, access),
             _ => Err(anyhow!("their messages could not be read")),
@@ -121,7 +121,7 @@ impl Prepared {
     }
 
     fn open_anew(pins: &Pins, parameters: Parameters, access: Access) -> Result<Self> {
-        let lean = without_lines(buffer_sum::resolved(OBJECT, access).to_vec());
+        let lean = without_lines(buffer_sum::resolve_stand_in(OBJECT, access).to_vec());
         let found = adoption::prepare(pins, &lean, parameters.sizes)?;
         let adopted = found.is_some();
         let identity = found.unwrap_or_else(new_identity);

@@ -59,7 +59,7 @@ impl Finding {
 }
 
 /// Fails with all reasons on a machine on which no agent can work.
-pub fn preflight() -> Result<()> {
+pub fn check_preflight() -> Result<()> {
     let errors: Vec<String> = required()
         .into_iter()
         .filter(|finding| finding.result == CheckResult::Error)
@@ -70,20 +70,20 @@ pub fn preflight() -> Result<()> {
 
 /// The checks at the agent's start.
 fn required() -> [Finding; 5] {
-    [root(), architecture(), kernel(), btf(), capabilities()]
+    [check_root(), architecture(), kernel(), btf(), capabilities()]
 }
 
 pub fn require_root() -> Result<()> {
-    match root() {
+    match check_root() {
         Finding { result: CheckResult::Error, message, fix, .. } => bail!("{message}.\n{fix}"),
         _ => Ok(()),
     }
 }
 
 /// All checks of the machine that do not depend on what is served, and on which interfaces.
-pub fn machine() -> Vec<Finding> {
+pub fn list_machine_findings() -> Vec<Finding> {
     vec![
-        root(),
+        check_root(),
         capabilities(),
         architecture(),
         kernel(),
@@ -96,7 +96,7 @@ pub fn machine() -> Vec<Finding> {
     ]
 }
 
-fn root() -> Finding {
+fn check_root() -> Finding {
     if nix::unistd::geteuid().is_root() {
         return Finding::ok("root", "runs as root");
     }
@@ -309,13 +309,13 @@ mod tests {
         }
     }
 
-    /// `required` decides whether the agent starts, `machine` is what the command prints.
+    /// `required` decides whether the agent starts, `list_machine_findings` is what the command prints.
     #[test]
     fn the_agent_and_the_command_both_check_the_architecture() {
         let of = |findings: &[Finding]| {
             findings.iter().filter(|finding| finding.check == "architecture").count()
         };
-        assert_eq!((of(&required()), of(&machine())), (1, 1));
+        assert_eq!((of(&required()), of(&list_machine_findings())), (1, 1));
     }
 
     #[test]

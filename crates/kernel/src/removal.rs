@@ -6,7 +6,7 @@ use anyhow::Result;
 use aya::maps::MapError;
 
 /// Removing an entry succeeds if it does not exist.
-pub fn gone(removed: Result<(), MapError>) -> Result<()> {
+pub fn ignore_missing(removed: Result<(), MapError>) -> Result<()> {
     match removed {
         Ok(()) | Err(MapError::KeyNotFound) => Ok(()),
         Err(MapError::SyscallError(error)) if error.io_error.kind() == ErrorKind::NotFound => {

@@ -7,7 +7,7 @@ use tokio::time::{MissedTickBehavior, interval};
 
 /// Takes a step now and after every interval. If one fails, logs the error with a message that says
 /// what follows from it.
-pub fn repeat<T>(every: Duration, failure: &'static str, mut step: T)
+pub fn repeat_step<T>(every: Duration, failure: &'static str, mut step: T)
 where
     T: FnMut() -> Result<()> + Send + 'static,
 {

@@ -17,7 +17,7 @@ const CHECK: &str = "routing";
 const LISTED: usize = 3;
 
 /// `uplinks`: names of the interfaces that clients use.
-pub fn routing(uplinks: &[&str]) -> Vec<Finding> {
+pub fn check_routing(uplinks: &[&str]) -> Vec<Finding> {
     let rules = rules().unwrap_or_else(|error| {
         // A kernel without policy routing has none.
         tracing::debug!(%error, "routing rules not listed");

@@ -17,7 +17,7 @@ use lb_plan::SideEntry;
 
 use super::hash_table::HashTable;
 use super::plain::Plain;
-use super::removal::gone;
+use super::removal::ignore_missing;
 
 pub struct SideEntryMaps {
     members: HashTable<Plain<Member>, u32>,
@@ -97,7 +97,7 @@ impl SideEntryMaps {
                 }
             },
         };
-        gone(removed).with_context(|| format!("{side_entry:?} can't be removed"))
+        ignore_missing(removed).with_context(|| format!("{side_entry:?} can't be removed"))
     }
 
     /// All side_entries in the maps, as an earlier agent left them.

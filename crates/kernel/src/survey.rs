@@ -49,7 +49,7 @@ pub struct Attachment {
 }
 
 /// Reads what is pinned in a directory. Looks for tc filters in this network namespace.
-pub fn survey(pin_path: &Path) -> Result<Survey> {
+pub fn survey_pins(pin_path: &Path) -> Result<Survey> {
     let mut survey = Survey { processes: (0, SOCKET_PROGRAMS.len()), ..Survey::default() };
     for name in map::ALL {
         let path = pin_path.join(name);
@@ -60,22 +60,22 @@ pub fn survey(pin_path: &Path) -> Result<Survey> {
         };
         survey.maps.push(SurveyedMap { name, capacity });
     }
-    for (_, link) in links(pin_path)?.iter().filter(|(name, _)| cgroup::is_pin(name)) {
+    for (_, link) in read_pinned_links(pin_path)?.iter().filter(|(name, _)| cgroup::is_pin(name)) {
         survey.processes.0 += usize::from(link.cgroup()? != 0);
     }
-    survey.attachments = attachments(pin_path)?;
+    survey.attachments = list_attachments(pin_path)?;
     survey.holder = pins::holder_of(&pin_path.metadata()?);
     Ok(survey)
 }
 
 /// Programs of Millrace and the interfaces that they are attached to, as pinned or noted.
-pub fn attachments(pin_path: &Path) -> Result<Vec<Attachment>> {
+pub fn list_attachments(pin_path: &Path) -> Result<Vec<Attachment>> {
     let programs: BTreeMap<u32, HookPoint> = loaded_programs()
         .filter_map(Result::ok)
         .filter_map(|program| Some((program.id(), HookPoint::of_program(program.name_as_str()?)?)))
         .collect();
     let mut attachments = Vec::new();
-    for (name, link) in links(pin_path)? {
+    for (name, link) in read_pinned_links(pin_path)? {
         let Some((device, hook)) = attach::pinned_as(&name) else { continue };
         let point = programs.get(&link.program()?).copied();
         attachments.push(Attachment { device, hook, is_attached: link.device()? != 0, point });
@@ -101,7 +101,7 @@ pub fn attachments(pin_path: &Path) -> Result<Vec<Attachment>> {
 }
 
 /// The pinned links, by the names of their pins. Skips links that are removed concurrently.
-pub(super) fn links(pin_path: &Path) -> Result<Vec<(String, PinnedLink)>> {
+pub(super) fn read_pinned_links(pin_path: &Path) -> Result<Vec<(String, PinnedLink)>> {
     let mut links = Vec::new();
     for (name, path) in entries(&pin_path.join(pins::LINKS))? {
         let link = PinnedLink::open(&path)
@@ -135,7 +135,7 @@ pub struct Features {
     pub jit: bool,
 }
 
-pub fn features() -> Result<Features> {
+pub fn probe_features() -> Result<Features> {
     Ok(Features {
         version: fs::read_to_string("/proc/sys/kernel/osrelease")
             .context("cannot read the kernel's version")?

@@ -28,8 +28,8 @@ pub struct KubeProxy {
 
 impl KubeProxy {
     pub fn find() -> Result<Self> {
-        let chains = nftables::chains().context("netfilter chains cannot be listed")?;
-        let jumps = nftables::jumps().context("netfilter rules cannot be listed")?;
+        let chains = nftables::list_chains().context("netfilter chains cannot be listed")?;
+        let jumps = nftables::list_jumps().context("netfilter rules cannot be listed")?;
         Ok(Self {
             process: process_called("kube-proxy"),
             leftovers: Leftovers::of(&chains, &jumps),
@@ -41,7 +41,7 @@ impl KubeProxy {
 
     /// Removes everything that `removals` lists. Removing it again does nothing.
     pub fn remove(&self) -> Result<()> {
-        nftables::remove(&self.leftovers)
+        nftables::remove_leftovers(&self.leftovers)
             .context("kube-proxy's rules cannot be removed from netfilter")?;
         self.virtual_servers.remove().context("virtual servers of IPVS cannot be removed")?;
         if !self.removals().is_empty() {

@@ -34,21 +34,21 @@ const HEADER: usize = 4;
 /// A datagram must fit into the socket's send buffer, which has at least 200 KiB.
 const MOST_BYTES: usize = 128 << 10;
 
-pub fn chains() -> io::Result<BTreeSet<Chain>> {
+pub fn list_chains() -> io::Result<BTreeSet<Chain>> {
     let mut chains = BTreeSet::new();
     dump(GET_CHAIN, |body| chains.extend(read_chain(body)))?;
     Ok(chains)
 }
 
 /// All rules that jump to a chain.
-pub fn jumps() -> io::Result<BTreeSet<Jump>> {
+pub fn list_jumps() -> io::Result<BTreeSet<Jump>> {
     let mut jumps = BTreeSet::new();
     dump(GET_RULE, |body| jumps.extend(read_jump(body)))?;
     Ok(jumps)
 }
 
 /// Removes them, jumps first, so that packets meet either all of the rest or nothing of it.
-pub fn remove(leftovers: &Leftovers) -> io::Result<()> {
+pub fn remove_leftovers(leftovers: &Leftovers) -> io::Result<()> {
     let jumps = leftovers.jumps.iter().map(|jump| {
         let handle = encode_attribute(RULE_HANDLE, &jump.handle.to_be_bytes());
         request(DELETE_RULE, &jump.table, &[encode_text_attribute(RULE_CHAIN, &jump.chain), handle])
@@ -132,7 +132,8 @@ fn read_chain(body: &[u8]) -> Option<Chain> {
 
 fn read_jump(body: &[u8]) -> Option<Jump> {
     let all = body.get(HEADER..)?;
-    let target = read_attributes(find(all, RULE_EXPRESSIONS)?).find_map(|(_, one)| target(one))?;
+    let target =
+        read_attributes(find(all, RULE_EXPRESSIONS)?).find_map(|(_, one)| jump_target(one))?;
     Some(Jump {
         table: read_table(body)?,
         chain: read_text(find(all, RULE_CHAIN)?),
@@ -142,7 +143,7 @@ fn read_jump(body: &[u8]) -> Option<Jump> {
 }
 
 /// The chain that an expression jumps to.
-pub fn target(expression: &[u8]) -> Option<String> {
+pub fn jump_target(expression: &[u8]) -> Option<String> {
     const NAME: u16 = 1;
     const DATA: u16 = 2;
     const IMMEDIATE_DATA: u16 = 2;

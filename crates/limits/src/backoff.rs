@@ -30,7 +30,7 @@ impl Backoff {
 
 /// A time between `whole - range` and `whole`, which `random` chooses: clients that failed at the same time do not try
 /// again at the same time.
-pub fn jittered(whole: Duration, range: Duration, random: u32) -> Duration {
+pub fn apply_jitter(whole: Duration, range: Duration, random: u32) -> Duration {
     whole.saturating_sub(range.mul_f64(f64::from(random) / f64::from(u32::MAX)))
 }
 
@@ -53,8 +53,8 @@ mod tests {
 
     #[test]
     fn jitter_shortens_a_wait_by_at_most_its_range() {
-        assert_eq!(jittered(8 * SECOND, 2 * SECOND, 0), 8 * SECOND);
-        assert_eq!(jittered(8 * SECOND, 2 * SECOND, u32::MAX), 6 * SECOND);
-        assert_eq!(jittered(SECOND, 2 * SECOND, u32::MAX), Duration::ZERO);
+        assert_eq!(apply_jitter(8 * SECOND, 2 * SECOND, 0), 8 * SECOND);
+        assert_eq!(apply_jitter(8 * SECOND, 2 * SECOND, u32::MAX), 6 * SECOND);
+        assert_eq!(apply_jitter(SECOND, 2 * SECOND, u32::MAX), Duration::ZERO);
     }
 }

@@ -11,7 +11,7 @@ mod client_network;
 mod rate;
 mod shares;
 
-pub use backoff::{Backoff, jittered};
+pub use backoff::{Backoff, apply_jitter};
 pub use client_network::ClientNetwork;
 pub use rate::{Moment, Rate, RateLimiter};
 pub use shares::{Share, Shares};

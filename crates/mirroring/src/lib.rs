@@ -11,7 +11,7 @@ const NOT_MIRRORED: [&str; 2] = [
     "kubectl.kubernetes.io/last-applied-configuration",
 ];
 
-pub fn slices(endpoints: &Endpoints) -> Vec<EndpointSlice> {
+pub fn mirror_endpoints(endpoints: &Endpoints) -> Vec<EndpointSlice> {
     let mut slices = Vec::new();
     for subset in endpoints.subsets.iter().flatten() {
         let ready = subset.addresses.iter().flatten().map(|address| (address, true));
@@ -78,7 +78,7 @@ mod tests {
         let addresses: Vec<_> = (0..2500).map(address).collect();
         let endpoints =
             json!({ "subsets": [{ "addresses": addresses, "ports": [{ "port": 80 }] }] });
-        let slices = slices(&serde_json::from_value(endpoints).expect("Endpoints"));
+        let slices = mirror_endpoints(&serde_json::from_value(endpoints).expect("Endpoints"));
         let count = |slice: &EndpointSlice| slice.endpoints.as_ref().map_or(0, Vec::len);
         assert_eq!(slices.iter().map(count).collect::<Vec<_>>(), [1000, 1000, 500]);
     }
@@ -88,7 +88,7 @@ mod tests {
         let annotations = json!({"weight": "50", NOT_MIRRORED[0]: "now", NOT_MIRRORED[1]: "{}"});
         let subset = json!({"addresses": [{"ip": "10.0.0.1"}], "ports": [{"port": 80}]});
         let endpoints = json!({"metadata": {"annotations": annotations}, "subsets": [subset]});
-        let slices = slices(&serde_json::from_value(endpoints).expect("Endpoints"));
+        let slices = mirror_endpoints(&serde_json::from_value(endpoints).expect("Endpoints"));
         assert_eq!(json!(slices[0].metadata.annotations), json!({"weight": "50"}));
     }
 }

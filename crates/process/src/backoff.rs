@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lb_limits::jittered;
+use lb_limits::apply_jitter;
 
 const FIRST_RETRY_DELAY: Duration = Duration::from_millis(200);
 const LONGEST_RETRY_DELAY: Duration = Duration::from_secs(30);
@@ -25,13 +25,13 @@ impl Backoff {
 
     pub fn next_delay(&mut self) -> Duration {
         let whole = self.0.fail();
-        jittered(whole, whole / 2, random())
+        apply_jitter(whole, whole / 2, random())
     }
 }
 
 /// A random part of a time, so that the agents of all nodes spread over it.
 pub fn random_part_of(whole: Duration) -> Duration {
-    jittered(whole, whole, random())
+    apply_jitter(whole, whole, random())
 }
 
 fn random() -> u32 {

@@ -22,7 +22,7 @@ pub struct Contents {
 }
 
 /// Parses the text of a file, with objects for the agent.
-pub fn read(file: &str, text: &str) -> Result<Contents, Problem> {
+pub fn parse_documents(file: &str, text: &str) -> Result<Contents, Problem> {
     read_kinds(file, text, Kind::OF_AGENT)
 }
 
@@ -160,14 +160,15 @@ mod tests {
     }
 
     fn problems(text: &str) -> Vec<String> {
-        read("a.yaml", text).unwrap().problems.iter().map(ToString::to_string).collect()
+        parse_documents("a.yaml", text).unwrap().problems.iter().map(ToString::to_string).collect()
     }
 
     #[test]
     fn several_documents_and_lists_are_read() {
         let typed = "{apiVersion: v1, kind: ServiceList, items: [{metadata: {name: listed}}]}";
         let mixed = format!("{{apiVersion: v1, kind: List, items: [{SERVICE}]}}");
-        let contents = read("a.yaml", &format!("{mixed}\n---\n{typed}\n---\n# nothing\n")).unwrap();
+        let contents =
+            parse_documents("a.yaml", &format!("{mixed}\n---\n{typed}\n---\n# nothing\n")).unwrap();
         assert_eq!(names(&contents), ["Service default/listed", "Service default/web"]);
         assert!(contents.problems.is_empty(), "{:?}", contents.problems);
     }
@@ -175,13 +176,13 @@ mod tests {
     #[test]
     fn json_is_read() {
         let text = "{\n\t\"apiVersion\": \"v1\",\n\t\"kind\": \"Node\",\n\t\"metadata\": {\"name\": \"a\"}\n}\n";
-        assert_eq!(names(&read("a.json", text).unwrap()), ["Node a"]);
+        assert_eq!(names(&parse_documents("a.json", text).unwrap()), ["Node a"]);
     }
 
     #[test]
     fn other_kinds_are_left_alone() {
         let contents = "{apiVersion: apps/v1, kind: Deployment, metadata: {name: web}}";
-        let contents = read("a.yaml", contents).unwrap();
+        let contents = parse_documents("a.yaml", contents).unwrap();
         assert!(contents.objects.is_empty() && contents.problems.is_empty());
     }
 
@@ -190,7 +191,7 @@ mod tests {
         let wrong =
             "kind: Service\napiVersion: v1\nmetadata: {name: x}\nspec: {ports: [{port: a}]}";
         let text = format!("# a comment\n{SERVICE}\n---\n{wrong}\n");
-        assert_eq!(names(&read("a.yaml", &text).unwrap()), ["Service default/web"]);
+        assert_eq!(names(&parse_documents("a.yaml", &text).unwrap()), ["Service default/web"]);
         let [problem] = &problems(&text)[..] else { panic!() };
         let start = "a.yaml:3: Service default/x: spec.ports[0].port: invalid type";
         assert!(problem.starts_with(start), "{problem}");
@@ -223,7 +224,8 @@ mod tests {
 
     #[test]
     fn what_is_no_yaml_is_named_by_its_line() {
-        let problem = read("a.yaml", "kind: Service\nmetadata: {name: [}\n").unwrap_err();
+        let problem =
+            parse_documents("a.yaml", "kind: Service\nmetadata: {name: [}\n").unwrap_err();
         assert!(problem.to_string().starts_with("a.yaml:2:19: not YAML"), "{problem}");
     }
 }

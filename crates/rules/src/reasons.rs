@@ -214,7 +214,7 @@ pub fn explain_reason(reason: Reason) -> ReasonExplanation {
 }
 
 /// All reasons as a Markdown table.
-pub fn table() -> String {
+pub fn reasons_table() -> String {
     let mut table =
         String::from("| reason | packets are | what it means | what to do |\n|---|---|---|---|\n");
     for reason in Reason::ALL {
@@ -239,12 +239,12 @@ mod tests {
         let (before, rest) = text.split_once(begin).expect("the table has a beginning");
         let (found, after) = rest.split_once(end).expect("the table has an end");
         if std::env::var_os("UPDATE_EXPECT").is_some() {
-            let new = format!("{before}{begin}{}{end}{after}", table());
+            let new = format!("{before}{begin}{}{end}{after}", reasons_table());
             fs::write(DOCUMENT, new).expect("docs/operations.md can be written");
             return;
         }
         assert!(
-            found == table(),
+            found == reasons_table(),
             "write it anew: UPDATE_EXPECT=1 cargo test -p lb-rules --lib reasons"
         );
     }

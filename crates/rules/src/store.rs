@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use crate::model::{
     Kind, Node, NodeAddresses, Object, ObjectRef, ServiceName, Slice, Slices, has_lent_ports,
-    list_cluster_ips, trim,
+    list_cluster_ips, trim_service,
 };
 use k8s_openapi::api::core::v1::{Endpoints, Service};
 
@@ -33,7 +33,7 @@ impl Store {
         let reference = object.reference();
         match object {
             Object::Service(mut service) => {
-                trim(&mut service);
+                trim_service(&mut service);
                 let name = name_of(&reference);
                 self.services.insert(name.clone(), service);
                 Affected::one(name)
@@ -78,7 +78,7 @@ impl Store {
         let name = name_of(reference);
         self.mirrored.insert(
             name.clone(),
-            lb_mirroring::slices(endpoints).iter().map(Slice::from).collect(),
+            lb_mirroring::mirror_endpoints(endpoints).iter().map(Slice::from).collect(),
         );
         Affected::one(name)
     }

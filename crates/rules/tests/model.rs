@@ -21,7 +21,7 @@ use lb_rules::documents;
 use lb_rules::ipam::{Pools, api_server_service};
 use lb_rules::model::{
     Claims, ExternalIpPolicy, Frontend, NodeContext, Object, Resolved, ServicePort, TrafficPolicy,
-    forwarding_named, resolve,
+    forwarding_named, resolve_service,
 };
 use lb_rules::store::Store;
 
@@ -33,7 +33,8 @@ fn every_rule_of_the_model_holds() {
 
 /// The result for manifests, as text.
 fn meaning(name: &str, manifests: &str) -> String {
-    let contents = documents::read(name, manifests).unwrap_or_else(|problem| panic!("{problem}"));
+    let contents =
+        documents::parse_documents(name, manifests).unwrap_or_else(|problem| panic!("{problem}"));
     let mut store = Store::default();
     for object in contents.objects.values() {
         store.apply(Object::clone(object));
@@ -68,7 +69,7 @@ fn meaning(name: &str, manifests: &str) -> String {
         let service = store.service(name).unwrap();
         let created = service.metadata.creation_timestamp.as_ref();
         let created = created.map(|time| time.0.to_string());
-        claims.set(name, created, Some(resolve(service, &store.slices(name), &node)));
+        claims.set(name, created, Some(resolve_service(service, &store.slices(name), &node)));
     }
     let mut text = String::new();
     let mut problems = contents.problems;

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
-use lb_rules::model::{Claims, NodeContext, Resolved, ServiceName, Slice, resolve};
+use lb_rules::model::{Claims, NodeContext, Resolved, ServiceName, Slice, resolve_service};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -76,7 +76,7 @@ fn meaning(service: &Service, slices: &[Value]) -> Resolved {
         zone: Some("zone-0".to_owned()),
         ..NodeContext::default()
     };
-    resolve(service, &slices, &node)
+    resolve_service(service, &slices, &node)
 }
 
 /// Events of Services with few addresses and ports, which are deleted at times.

@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use kube::{Client, Config};
-use lb_rules::model::{NodeContext, resolve};
+use lb_rules::model::{NodeContext, resolve_service};
 use lb_rules::store::Store;
 use lb_source::{Cluster, Event, Extent, Source};
 use serde_json::{Value, json};
@@ -225,7 +225,7 @@ async fn read_cluster(address: &str) {
     let node = NodeContext::of("node-a", store.node("node-a"));
     let service_ports: usize = store
         .services()
-        .map(|name| resolve(store.service(name).unwrap(), &store.slices(name), &node))
+        .map(|name| resolve_service(store.service(name).unwrap(), &store.slices(name), &node))
         .map(|resolved| resolved.service_ports.len())
         .sum();
     let figures = json!({

@@ -33,7 +33,7 @@ pub use bgp::BgpMetrics;
 pub use health::Health;
 pub use health_checks::{Check, HealthChecks};
 pub use metrics::{Changed, Metrics, Usage};
-pub use report::{AgentReport, Condition, Reporter, address as report_address, ask};
+pub use report::{AgentReport, Condition, Reporter, ask_agent, report_address};
 pub use traffic::{Catalog, Counters, DEFAULT_METRICS_MAX_OBJECTS, FlowTable};
 
 /// Listen addresses; `None`: no server.
@@ -51,7 +51,7 @@ struct ServerContext {
 
 /// Starts the servers; `for_agents` is served on the port for health. A port that cannot be bound is
 /// reported, and tried again: the agent works without it.
-pub fn start(
+pub fn start_servers(
     addresses: &StatusAddresses,
     health: &Arc<Health>,
     metrics: &Arc<Metrics>,

@@ -242,15 +242,15 @@ fn bind(address: &SocketAddr) -> io::Result<UnixListener> {
 }
 
 /// The socket address of the agent on a pin directory, which is identified by device and inode.
-pub fn address(pin_path: &Path) -> io::Result<SocketAddr> {
+pub fn report_address(pin_path: &Path) -> io::Result<SocketAddr> {
     let directory = pin_path.metadata()?;
     let name = format!("millrace:{:x}:{:x}", directory.dev(), directory.ino());
     SocketAddr::from_abstract_name(name)
 }
 
 /// Asks the agent on a pin directory. `None`: no agent listens in this network namespace.
-pub fn ask(pin_path: &Path) -> Result<Option<AgentReport>> {
-    let address = address(pin_path)?;
+pub fn ask_agent(pin_path: &Path) -> Result<Option<AgentReport>> {
+    let address = report_address(pin_path)?;
     let mut stream = match StdStream::connect_addr(&address) {
         Ok(stream) => stream,
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => return Ok(None),
@@ -303,17 +303,17 @@ mod tests {
         let here = tempfile::tempdir().unwrap();
         let reporter = reporter();
         let expected = reporter.report();
-        assert_eq!(ask(here.path()).unwrap(), None);
-        let address = address(here.path()).unwrap();
+        assert_eq!(ask_agent(here.path()).unwrap(), None);
+        let address = report_address(here.path()).unwrap();
         tokio::spawn(reporter.serve(address));
         let report = loop {
-            if let Some(report) = ask(here.path()).unwrap() {
+            if let Some(report) = ask_agent(here.path()).unwrap() {
                 break report;
             }
             tokio::task::yield_now().await;
         };
         assert_eq!(report, expected);
         let elsewhere = tempfile::tempdir().unwrap();
-        assert_eq!(ask(elsewhere.path()).unwrap(), None);
+        assert_eq!(ask_agent(elsewhere.path()).unwrap(), None);
     }
 }

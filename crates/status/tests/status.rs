@@ -87,7 +87,7 @@ async fn served(adopted: bool) -> Served {
     let health = Arc::new(Health::new(adopted));
     let metrics = Arc::new(Metrics::new());
     let notices: Arc<dyn Notices> = Arc::new(Posted::default());
-    lb_status::start(&addresses, &health, &metrics, axum::Router::new(), &notices);
+    lb_status::start_servers(&addresses, &health, &metrics, axum::Router::new(), &notices);
     Served { health, metrics, healthz, metrics_port }
 }
 

@@ -18,7 +18,7 @@ pub(crate) fn run_agent(configuration: Configuration, level: Level) -> Result<()
     let privileges = Privileges::AGENT;
     let runtime = confined_runtime(privileges)?;
     runtime.spawn(level.follow());
-    runtime.block_on(lb_agent::run(agent_options(configuration, origin, privileges)?))
+    runtime.block_on(lb_agent::run_agent(agent_options(configuration, origin, privileges)?))
 }
 
 pub(crate) fn agent_origin(settings: &OriginSettings) -> ObjectSource {

@@ -8,8 +8,8 @@ use clap::{Args, ValueEnum};
 use lb_agent::KeyFile;
 use lb_kernel::settings::XdpMode;
 use lb_kernel::{
-    AvailableMemory, CheckResult, Finding, agent_on, forwarding, machine, memory, on_device,
-    routing, snat_ports,
+    AvailableMemory, CheckResult, Finding, agent_on, check_forwarding, check_routing,
+    list_machine_findings, memory, on_device, snat_ports,
 };
 use lb_network::{
     AnnouncingLink, Attachments, DeviceName, DeviceRole, DeviceSelector, NetworkWatch, XdpFeatures,
@@ -36,12 +36,12 @@ enum CheckFormat {
 pub(crate) fn check_machine(options: &CheckOptions, effective: &Effective) -> Result<()> {
     let configuration = &effective.configuration;
     let pin_path = &configuration.common.pin_path;
-    let mut findings = machine();
+    let mut findings = list_machine_findings();
     findings.push(Finding::ok("configuration", "valid"));
     findings.push(room(configuration)?);
     findings.push(agent(pin_path)?);
     // `millrace status` reports an agent that does not reply.
-    if let Ok(Some(report)) = lb_status::ask(pin_path) {
+    if let Ok(Some(report)) = lb_status::ask_agent(pin_path) {
         findings.extend(check_bgp::findings(&report));
     }
     let mut bridges = Vec::new();
@@ -49,7 +49,7 @@ pub(crate) fn check_machine(options: &CheckOptions, effective: &Effective) -> Re
         Ok(Network { attachments, links, features }) => {
             findings.extend(check_pools::findings(configuration, &links)?);
             findings.extend(devices(configuration, &attachments, features.as_ref())?);
-            findings.extend(routing(&names(&attachments, DeviceRole::External)));
+            findings.extend(check_routing(&names(&attachments, DeviceRole::External)));
             bridges.extend(attachments.pod_bridges.into_iter().map(|bridge| bridge.name));
         }
         // As the agent reports it.
@@ -60,7 +60,7 @@ pub(crate) fn check_machine(options: &CheckOptions, effective: &Effective) -> Re
     }
     findings.push(snat_ports(configuration.agent.snat_ports));
     findings.push(heartbeats(configuration));
-    findings.extend(forwarding(&bridges));
+    findings.extend(check_forwarding(&bridges));
     findings.extend(kube_proxy());
     print(options, &findings)
 }
@@ -70,7 +70,7 @@ pub(crate) fn check_without(options: &CheckOptions, problems: &Problems) -> Resu
     const FIX: &str =
         "Fix it where it was set; `millrace config --check` checks only the configuration";
     let wrong = |problem: &Problem| Finding::error("configuration", problem.to_string(), FIX);
-    let mut findings = machine();
+    let mut findings = list_machine_findings();
     findings.extend(problems.0.iter().map(wrong));
     findings.extend(kube_proxy());
     print(options, &findings)

@@ -67,15 +67,15 @@ fn clean_up(options: &CleanupOptions, pin_path: &Path) -> Result<()> {
     let is_there = pins.is_some();
     let detached = match pins {
         Some(pins) if options.dry_run => {
-            let attached = lb_kernel::attached(&pins)?;
+            let attached = lb_kernel::list_attached(&pins)?;
             attached.iter().for_each(|name| print(format!("would detach {name}")));
             let (pinned, path) = (pins.pinned()?.len(), pin_path.display());
             print(format!("would remove {path} with {pinned} pins"));
             return output::write(&text);
         }
-        Some(pins) => lb_kernel::remove(pins)?,
+        Some(pins) => lb_kernel::remove_data_plane(pins)?,
         None if options.dry_run => {
-            let stray = lb_kernel::stray_filters(pin_path)?;
+            let stray = lb_kernel::list_stray_filters(pin_path)?;
             stray.iter().for_each(|name| print(format!("would detach {name}")));
             if stray.is_empty() {
                 print(format!("nothing to clean up: {} does not exist", pin_path.display()));

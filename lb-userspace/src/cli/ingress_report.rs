@@ -1,4 +1,4 @@
-//! `millrace ingress report`: what would become of Ingresses.
+//! `millrace ingress report_annotations`: what would become of Ingresses.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use k8s_openapi::api::networking::v1::Ingress;
 use lb_ingress_rules::IngressRuleSettings;
-use lb_ingress_rules::report::{Line, Verdict, report};
+use lb_ingress_rules::report::{Line, Verdict, report_annotations};
 use lb_rules::documents::{self, Contents};
 use lb_rules::model::{Kind, Object};
 
@@ -109,7 +109,7 @@ pub(crate) fn run_ingress_report(
         Object::Ingress(ingress) => Some(&**ingress),
         _ => None,
     });
-    let lines = report(ingresses);
+    let lines = report_annotations(ingresses);
     print(&lines, options.format)?;
     match lines.iter().filter(|line| line.verdict == Verdict::Refused).count() {
         0 => Ok(()),

@@ -258,7 +258,11 @@ pub(crate) fn standalone_start(
         },
         window: ChangeWindow::default(),
         limits: ApiLimits::default(),
-        declarations: kinds::own().into_iter().chain(kinds::of_metallb()).map(Into::into).collect(),
+        declarations: kinds::own_kinds()
+            .into_iter()
+            .chain(kinds::of_metallb())
+            .map(Into::into)
+            .collect(),
         namespaces: vec![configuration.load_balancer.metallb_namespace.clone()],
     };
     Ok(StandaloneStart { api, ingress, is_api_only: settings.serve_api_only })
@@ -306,6 +310,6 @@ fn run(configuration: Configuration, child: Vec<String>, level: Level) -> Result
         // The agent uses this API like a cluster's.
         let mut options = agent_options(configuration, ObjectSource::Cluster(access), privileges)?;
         options.assignment = Some(assignment);
-        lb_agent::run(options).await
+        lb_agent::run_agent(options).await
     })
 }

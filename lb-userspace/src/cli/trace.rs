@@ -11,11 +11,11 @@ use std::str::FromStr;
 use anyhow::{Context, Result, anyhow, bail};
 use clap::{Args, ValueEnum};
 use lb_common::header::protocol;
-use lb_inspect::trace::capture::{Captured, frames};
-use lb_inspect::trace::packet::{Tuple, request};
+use lb_inspect::trace::capture::{Captured, parse_capture};
+use lb_inspect::trace::packet::{Tuple, neighbour_request};
 use lb_inspect::trace::routes::KernelRoutes;
-use lb_inspect::trace::{Meeting, Trace, View, trace as trace_packet};
-use lb_kernel::{HookPoint, attachments};
+use lb_inspect::trace::{Meeting, Trace, View, trace_packet};
+use lb_kernel::{HookPoint, list_attachments};
 use lb_rules::notation::parse_tcp_flags;
 use nix::net::if_::if_nametoindex;
 
@@ -201,7 +201,7 @@ fn text(trace: &Trace) -> String {
 fn packets(options: &TraceOptions) -> Result<Vec<Captured>> {
     if let Some(path) = &options.pcap {
         let file = fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
-        let frames = frames(&file).with_context(|| path.display().to_string())?;
+        let frames = parse_capture(&file).with_context(|| path.display().to_string())?;
         if frames.is_empty() {
             bail!("{} contains no packets", path.display());
         }
@@ -218,7 +218,7 @@ fn packets(options: &TraceOptions) -> Result<Vec<Captured>> {
         TraceProtocol::Sctp => protocol::SCTP,
         TraceProtocol::Arp | TraceProtocol::Ndp => {
             let is_arp = protocol == TraceProtocol::Arp;
-            let bytes = request(is_arp, source.address, destination.address)?;
+            let bytes = neighbour_request(is_arp, source.address, destination.address)?;
             return Ok(vec![Captured::made(bytes)]);
         }
     };
@@ -245,7 +245,7 @@ type Attached = BTreeMap<String, Vec<HookPoint>>;
 
 fn attached(pin_path: &Path) -> Result<Attached> {
     let mut attached = Attached::new();
-    for attachment in attachments(pin_path)?.into_iter().filter(|found| found.is_attached) {
+    for attachment in list_attachments(pin_path)?.into_iter().filter(|found| found.is_attached) {
         attached.entry(attachment.device).or_default().extend(attachment.point);
     }
     for points in attached.values_mut() {

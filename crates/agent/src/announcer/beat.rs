@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use super::perform::now;
+use super::perform::read_deadline_clock;
 use lb_announce::Time;
 
 /// A loop that has not run for so long is stuck. It runs each second, and one change of all Services
@@ -24,7 +24,7 @@ pub struct Beat(Arc<AtomicU64>);
 impl Beat {
     /// The loop runs.
     pub fn renew(&self) {
-        self.0.store(now().as_nanos() as u64, Ordering::Relaxed);
+        self.0.store(read_deadline_clock().as_nanos() as u64, Ordering::Relaxed);
     }
 
     /// When the loop ran last; zero: it has not begun.

@@ -39,7 +39,7 @@ pub use wanted::{Announcing, Wanted};
 use beat::BeatWatch;
 use hook::{AnnouncementHook, HeldAddresses};
 use node_watch::{NodeWatch, WatchedNodes};
-use perform::{Performer, now};
+use perform::{Performer, read_deadline_clock};
 use state::AnnouncerState;
 
 /// How long a shutdown waits for other nodes to take over.
@@ -88,7 +88,7 @@ impl Orders {
             }
             match Builder::new_current_thread().enable_all().build() {
                 Ok(runtime) => {
-                    if let Err(error) = runtime.block_on(run(start, self, main)) {
+                    if let Err(error) = runtime.block_on(run_announcer(start, self, main)) {
                         tracing::error!(error = format!("{error:#}"), "announcements ended");
                     }
                 }
@@ -146,7 +146,7 @@ impl Announcer {
     }
 }
 
-async fn run(start: Start, orders: Orders, main: Handle) -> Result<()> {
+async fn run_announcer(start: Start, orders: Orders, main: Handle) -> Result<()> {
     let Orders { mut wanted, nodes, watched, beat, leave } = orders;
     let Start { node_name, timing, kernel, mut links, mut keys, notices, condition, hook, .. } =
         start;
@@ -205,7 +205,8 @@ async fn asked_to_leave(
 }
 
 async fn until(due: Time) {
-    tokio::time::sleep(due.saturating_sub(now()).min(Duration::from_secs(3_600))).await;
+    tokio::time::sleep(due.saturating_sub(read_deadline_clock()).min(Duration::from_secs(3_600)))
+        .await;
 }
 
 /// Returns when something has arrived on one of the interfaces; never if there are none.

@@ -16,7 +16,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
 
-use super::perform::now;
+use super::perform::read_deadline_clock;
 
 /// The addresses of every known node.
 pub type NodesByName = BTreeMap<String, NodeAddresses>;
@@ -73,7 +73,7 @@ impl NodeWatch {
         // Never closed: this has a sender.
         let Some(ProbeResult { node, sent, outcome }) = self.results.1.recv().await else { return };
         if let Some(liveness) = &mut self.liveness {
-            liveness.note_probe(&node, sent, outcome, now());
+            liveness.note_probe(&node, sent, outcome, read_deadline_clock());
         }
         self.publish();
     }
@@ -81,7 +81,7 @@ impl NodeWatch {
     /// Sends the probes that are due, and publishes which nodes are dead. `signs` are those of all links; they are read
     /// at intervals only.
     pub(crate) fn follow_nodes(&mut self, signs: impl FnOnce() -> NodeSigns) {
-        let now = now();
+        let now = read_deadline_clock();
         let Some(liveness) = &mut self.liveness else { return };
         self.is_look_due = now < self.looked_at + LOOK_INTERVAL;
         if self.is_look_due {

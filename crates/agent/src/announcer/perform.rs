@@ -20,7 +20,7 @@ const OTHERWISE: Duration = Duration::from_secs(1);
 const REPORT_GROUPS: Duration = Duration::from_secs(100);
 
 /// The time on the clock of the kernel's deadlines.
-pub fn now() -> Time {
+pub fn read_deadline_clock() -> Time {
     // It cannot fail: the clock exists on all supported kernels.
     clock_of_deadlines().map_or(Time::ZERO, Time::from_nanos)
 }
@@ -157,7 +157,7 @@ impl Performer {
         for at in read {
             let Ok(Some(claim)) = self.kernel.claim(at.0, at.1) else { continue };
             // Not the time at which the pass began.
-            let seen = self::now().saturating_sub(claim.age);
+            let seen = self::read_deadline_clock().saturating_sub(claim.age);
             let Some(last) = self.watched.get_mut(&at) else { continue };
             // Two readings of one claim differ by the time between two reads of the clock.
             if seen > *last + WHILE_PROBING / 2 {

@@ -17,7 +17,7 @@ use tokio::sync::oneshot;
 
 use super::beat::{Beat, BeatWatch};
 use super::hook::HeldAddresses;
-use super::perform::{Performer, now};
+use super::perform::{Performer, read_deadline_clock};
 use super::post::Post;
 use super::sockets::Sockets;
 use super::wanted::Wanted;
@@ -121,7 +121,7 @@ impl AnnouncerState {
     }
 
     fn follow_beat(&mut self) {
-        let is_stuck = self.beat.is_stuck(now());
+        let is_stuck = self.beat.is_stuck(read_deadline_clock());
         if std::mem::replace(&mut self.is_stuck, is_stuck) == is_stuck {
             return;
         }
@@ -158,7 +158,7 @@ impl AnnouncerState {
             let (old_mac, running) = (on.facts.mac, facts.running);
             // The addresses that sockets need may have come or gone.
             if on.facts.prefixes != facts.prefixes || on.facts.name != facts.name {
-                on.sockets = open(&facts);
+                on.sockets = open_sockets(&facts);
             }
             on.facts = facts.clone();
             tracing::info!(
@@ -218,9 +218,9 @@ impl AnnouncerState {
                 interface: facts.name.clone(),
                 incarnation: random(),
             };
-            let now = now();
+            let now = read_deadline_clock();
             let link = LinkElection::new(identity, self.timing, self.keys.clone(), &held, now);
-            let sockets = open(&facts);
+            let sockets = open_sockets(&facts);
             tracing::info!(
                 interface = facts.name,
                 adopted = held.len(),
@@ -243,7 +243,7 @@ impl AnnouncerState {
             let on = self.wanted_on(&self.links[&index].facts);
             self.give(index, LinkInput::Wanted(on));
         }
-        self.report_at = Some(now());
+        self.report_at = Some(read_deadline_clock());
     }
 
     pub fn leave(&mut self, left: oneshot::Sender<()>) {
@@ -292,7 +292,7 @@ impl AnnouncerState {
     pub(crate) fn pass_time(&mut self) {
         self.follow_beat();
         // Taken first: what arrives later says nothing about the time before.
-        let now = now();
+        let now = read_deadline_clock();
         self.passed_at = now;
         self.receive(now);
         for (device, address, by) in self.performer.claims(now) {
@@ -324,7 +324,7 @@ impl AnnouncerState {
             let Some(on) = self.links.get_mut(&index) else { continue };
             if on.sockets.is_none() && now >= on.retry {
                 on.retry = now + RETRY;
-                on.sockets = open(&on.facts);
+                on.sockets = open_sockets(&on.facts);
                 let (usable, link_address) = (usable(on), on.facts.mac);
                 if usable {
                     self.give(index, LinkInput::Interface { usable, link_address });
@@ -345,7 +345,7 @@ impl AnnouncerState {
 
     /// Gives an input to the election on an interface, and does what it decides.
     fn give(&mut self, index: u32, input: LinkInput<'_>) {
-        self.give_at(index, input, now());
+        self.give_at(index, input, read_deadline_clock());
     }
 
     fn give_at(&mut self, index: u32, input: LinkInput<'_>, now: Time) {
@@ -444,7 +444,7 @@ fn usable(on: &OnLink) -> bool {
     on.facts.running && on.sockets.is_some()
 }
 
-fn open(facts: &AnnouncingLink) -> Option<Sockets> {
+fn open_sockets(facts: &AnnouncingLink) -> Option<Sockets> {
     match Sockets::open(facts) {
         Ok(sockets) => Some(sockets),
         Err(error) => {
@@ -457,7 +457,7 @@ fn open(facts: &AnnouncingLink) -> Option<Sockets> {
 
 fn random() -> u64 {
     // Without randomness, the time is different at every start, too.
-    getrandom::u64().unwrap_or_else(|_| now().as_nanos() as u64)
+    getrandom::u64().unwrap_or_else(|_| read_deadline_clock().as_nanos() as u64)
 }
 
 fn report_failure(done: anyhow::Result<()>, message: &'static str) {

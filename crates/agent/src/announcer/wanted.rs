@@ -8,7 +8,7 @@ use std::sync::Arc;
 use lb_announce::CandidateRank;
 use lb_common::layout::FrontendKind;
 use lb_network::AnnouncingLink;
-use lb_rules::ipam::{AnnouncementScope, Labels, Pools, announcement};
+use lb_rules::ipam::{AnnouncementScope, Labels, Pools, find_announcement};
 use lb_rules::model::{Node, ServiceName, ServicePort, TrafficPolicy};
 
 /// All addresses of Services of type LoadBalancer that are in a pool.
@@ -102,7 +102,7 @@ impl Announcing {
         for (service, of_service) in &self.services {
             let OfService { uid, labels: of_labels, is_assigned, addresses } = of_service;
             for (&address, &serves) in addresses {
-                let announcement = announcement(pools, *is_assigned, address);
+                let announcement = find_announcement(pools, *is_assigned, address);
                 let Some(announcement) = announcement else { continue };
                 let scopes: Vec<AnnouncementScope> =
                     announcement.of_node(&labels, of_labels).cloned().collect();

@@ -176,7 +176,7 @@ impl<T: BacklogTables> Agent<T> {
 
     /// What this node knows of the earlier owners of slots.
     pub fn known_history(&self) -> Vec<KnownHistory> {
-        self.planner.known_history(planning::now())
+        self.planner.known_history(planning::seconds_since_boot())
     }
 
     /// Whether this node knows the earlier owner of any slot.

@@ -13,7 +13,8 @@ use lb_plan::{Change, Plan};
 use lb_process::notices::NoticeReason;
 use lb_rules::ipam::{self, api_server_service};
 use lb_rules::model::{
-    NodeContext, Resolved, ServiceName, ServicePort, ServicePortKey, has_lent_ports, resolve,
+    NodeContext, Resolved, ServiceName, ServicePort, ServicePortKey, has_lent_ports,
+    resolve_service,
 };
 use lb_rules::store::Affected;
 use lb_source::Extent;
@@ -24,7 +25,7 @@ use super::{Agent, Tally};
 const MOST_PLANS: usize = 8;
 
 /// Seconds since the machine started.
-pub(super) fn now() -> u32 {
+pub(super) fn seconds_since_boot() -> u32 {
     let now = clock_of_deadlines().unwrap_or_default() / 1_000_000_000;
     u32::try_from(now).unwrap_or(u32::MAX)
 }
@@ -109,7 +110,7 @@ impl<T: BacklogTables> Agent<T> {
         let affected = affected.and(self.follow_lent_ports());
         let moved = self.store.take_moved_nodes();
         let all = affected == Affected::All || moved.contains(&self.node.name);
-        change.now = now();
+        change.now = seconds_since_boot();
         change.peers = (all || !moved.is_empty()).then(|| self.look_at_nodes());
         let services = match affected {
             Affected::Services(mut services) if !all => {
@@ -166,7 +167,7 @@ impl<T: BacklogTables> Agent<T> {
         };
         let created = service.metadata.creation_timestamp.as_ref();
         let created = created.map(|time| time.0.to_string());
-        let resolved = resolve(service, &self.store.slices(name), &self.node);
+        let resolved = resolve_service(service, &self.store.slices(name), &self.node);
         self.claims.set(name, created, Some(resolved))
     }
 

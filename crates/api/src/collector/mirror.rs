@@ -127,7 +127,7 @@ fn slices(endpoints: &CollectedObject) -> Vec<Value> {
         "apiVersion": "v1", "kind": "Endpoints", "name": service, "uid": endpoints.text("uid"),
         "controller": true, "blockOwnerDeletion": true,
     }]);
-    let mirrored = lb_mirroring::slices(&typed);
+    let mirrored = lb_mirroring::mirror_endpoints(&typed);
     let slices = mirrored.iter().zip(1..).filter_map(|(slice, number)| {
         let mut slice = serde_json::to_value(slice).ok()?;
         let annotations = slice["metadata"]["annotations"].take();

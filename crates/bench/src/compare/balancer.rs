@@ -15,7 +15,7 @@ use ::tests::worlds::topology::Process;
 use anyhow::{Context, Result, bail, ensure};
 use lb_kernel::Tables;
 
-use super::services::{ADDRESS, MeasuredPort, ServicePort, manifests};
+use super::services::{ADDRESS, MeasuredPort, ServicePort, service_manifests};
 use super::{iptables, nftables};
 
 /// Loading rules for many Services takes a while.
@@ -111,7 +111,7 @@ impl Balancer {
             }
             BalancerKind::Nftables => {
                 let file = network.topology.directory().join("rules.nft");
-                std::fs::write(&file, nftables::rules(ports, NODE))?;
+                std::fs::write(&file, nftables::nftables_rules(ports, NODE))?;
                 network
                     .node
                     .run_within(PATIENCE, ["nft".as_ref(), "-f".as_ref(), file.as_os_str()])?;
@@ -119,7 +119,7 @@ impl Balancer {
             }
             BalancerKind::Iptables => {
                 let file = network.topology.directory().join("rules.iptables");
-                std::fs::write(&file, iptables::rules(ports))?;
+                std::fs::write(&file, iptables::iptables_rules(ports))?;
                 let words = ["iptables-nft-restore".as_ref(), file.as_os_str()];
                 network.node.run_within(PATIENCE, words)?;
                 let chain = |measured| {
@@ -152,8 +152,8 @@ impl Balancer {
                 // the same.
                 let words = ["nft", "reset", "counter", "ip", "kube-proxy", measured.name()];
                 let listed = network.node.run(words)?;
-                let more =
-                    nftables::count(&listed).with_context(|| format!("nft printed {listed}"))?;
+                let more = nftables::parse_counter(&listed)
+                    .with_context(|| format!("nft printed {listed}"))?;
                 let counted = &counted[measured as usize];
                 counted.set(counted.get() + more);
                 Ok(counted.get())
@@ -161,7 +161,8 @@ impl Balancer {
             Self::Iptables { chains } => {
                 let words = ["nft", "list", "chain", "ip", "nat", &chains[measured as usize]];
                 let listed = network.node.run_within(PATIENCE, words)?;
-                iptables::count(&listed).with_context(|| format!("nft lists {listed}"))
+                iptables::parse_chain_counter(&listed)
+                    .with_context(|| format!("nft lists {listed}"))
             }
             Self::Haproxy { socket, .. } => total_sessions(socket, measured.name()),
         }
@@ -179,7 +180,7 @@ impl Balancer {
 
 fn millrace(xdp: bool, network: &OneNode, ports: &[ServicePort]) -> Result<Balancer> {
     let file = network.topology.directory().join("manifests.yaml");
-    std::fs::write(&file, manifests(ports))?;
+    std::fs::write(&file, service_manifests(ports))?;
     let pins = network.pin_path();
     let mode = if xdp { "native" } else { "off" };
     let more = ["--device", "in0", "--xdp-mode", mode];
@@ -252,7 +253,7 @@ fn sessions_of(table: &str, listener: &str) -> Result<u64> {
 }
 
 /// The backends' responses through the measured frontend: the server, and the client that it sees.
-pub fn prove(kind: BalancerKind, balancer: &Balancer, network: &OneNode) -> Result<()> {
+pub fn check_translation(kind: BalancerKind, balancer: &Balancer, network: &OneNode) -> Result<()> {
     let client = if kind == BalancerKind::None { "192.0.2.2" } else { "10.0.0.1" };
     for address in balancer.addresses(MeasuredPort::Web) {
         let seen = network.curl(&format!("http://{address}/client"))?;

@@ -8,8 +8,8 @@
 use std::net::UdpSocket;
 use std::time::Instant;
 
-use crate::generator::{OBJECT, Plain, Side, template};
-use crate::load::exchange;
+use crate::generator::{OBJECT, Plain, Side, packet_template};
+use crate::load::exchange_datagram;
 use ::tests::packets::{Mac, Packet, udp};
 use ::tests::worlds::one_node::{CLIENT, DEVICE, OneNode};
 use ::tests::worlds::topology::Host;
@@ -58,7 +58,7 @@ impl Frames {
         let packet = udp(client, to).macs(from, node).payload(&[0; PAYLOAD]);
         let checksum = packet.transport_offset() + 6;
         let packet = packet.with(move |bytes| bytes[checksum..checksum + 2].fill(0));
-        let template = template(&packet, Side::Source, FLOWS);
+        let template = packet_template(&packet, Side::Source, FLOWS);
         let map = ebpf.map_mut("TEMPLATE").context("no map TEMPLATE")?;
         Array::try_from(map)?.set(0, Plain(template), 0)?;
         Ok(Self { ebpf, packet })
@@ -76,8 +76,8 @@ impl Frames {
                 socket.set_read_timeout(Some(std::time::Duration::from_secs(5)))?;
                 socket.connect(to)?;
                 // Twice: only then nf_conntrack keeps it as a stream.
-                exchange(&socket, from)?;
-                exchange(&socket, from)?;
+                exchange_datagram(&socket, from)?;
+                exchange_datagram(&socket, from)?;
             }
             Ok(())
         })

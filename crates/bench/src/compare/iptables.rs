@@ -39,7 +39,7 @@ const BASE: &str = "\
 ";
 
 /// The input of `iptables-restore`.
-pub fn rules(ports: &[ServicePort]) -> String {
+pub fn iptables_rules(ports: &[ServicePort]) -> String {
     let mut text = format!("{FILTER}*nat\n");
     for chain in CHAINS {
         let _ = writeln!(text, ":{chain} - [0:0]");
@@ -135,19 +135,19 @@ fn write_port(port: &ServicePort, text: &mut String) {
 }
 
 /// The packet counter of a chain's last rule, from `nft list chain`.
-pub fn count(listed: &str) -> Option<u64> {
+pub fn parse_chain_counter(listed: &str) -> Option<u64> {
     let (_, after) = listed.rsplit_once("counter packets ")?;
     after.split_whitespace().next()?.parse().ok()
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::services::services;
+    use super::super::services::compared_services;
     use super::*;
 
     #[test]
     fn a_port_is_written_as_kube_proxy_does() {
-        let text = rules(&services(1));
+        let text = iptables_rules(&compared_services(1));
         for line in [
             "-A KUBE-SERVICES -m comment --comment \"default/measured:web loadbalancer IP\" -m tcp -p tcp -d 203.0.113.10 --dport 80 -j KUBE-EXT-0000000000000000",
             "-A KUBE-SVC-0000000000000000 -m comment --comment \"default/measured:web -> 10.0.0.2:8080\" -m statistic --mode random --probability 0.5000000000 -j KUBE-SEP-0000000000000000",
@@ -162,6 +162,6 @@ mod tests {
     fn the_last_rules_counter_is_read() {
         let listed = "chain KUBE-EXT-0 {\n counter packets 7 bytes 1 jump KUBE-MARK-MASQ\n \
                       counter packets 6 bytes 1 jump KUBE-SVC-0\n}";
-        assert_eq!(count(listed), Some(6));
+        assert_eq!(parse_chain_counter(listed), Some(6));
     }
 }

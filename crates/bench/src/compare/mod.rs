@@ -93,7 +93,7 @@ const NEVER: [&str; 3] = [
 
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
-pub fn run(options: &ComparisonOptions) -> Result<()> {
+pub fn run_comparison(options: &ComparisonOptions) -> Result<()> {
     // A handler instead of the default: Ctrl-C must not skip the clean-up.
     ctrlc::set_handler(|| INTERRUPTED.store(true, Ordering::Relaxed))?;
     let started = Instant::now();
@@ -101,8 +101,8 @@ pub fn run(options: &ComparisonOptions) -> Result<()> {
 
     let mut lacking = Vec::new();
     let mut worlds = Vec::new();
-    for (kind, number) in cases(options, &mut lacking) {
-        check_interrupted()?;
+    for (kind, number) in selected_contenders(options, &mut lacking) {
+        fail_if_interrupted()?;
         match World::new(kind, number) {
             Ok(world) => worlds.push(world),
             Err(error) => lacking.push(format!("FAILED: {} {number:?}: {error:#}", kind.key())),
@@ -111,17 +111,17 @@ pub fn run(options: &ComparisonOptions) -> Result<()> {
     ensure!(!worlds.is_empty(), "no contender can be measured:\n{}", lacking.join("\n"));
     eprintln!("{} networks are set up after {} s", worlds.len(), started.elapsed().as_secs());
     let until = started + Duration::from_secs(options.minutes * 60);
-    let background = measure(&mut worlds, rounds, effort, until, |worlds, background| {
+    let background = measure_worlds(&mut worlds, rounds, effort, until, |worlds, background| {
         let lacking = not_measured(&lacking, worlds);
         let run =
             ComparisonResults { worlds, rounds: background.len(), background, lacking: &lacking };
-        write(&run, &options.output).map(drop)
+        write_results(&run, &options.output).map(drop)
     })?;
     let rounds = background.len();
     let lacking = not_measured(&lacking, &worlds);
     let run =
         ComparisonResults { worlds: &worlds, rounds, background: &background, lacking: &lacking };
-    show(&run, &options.output)?;
+    print_results(&run, &options.output)?;
     eprintln!("after {} s", started.elapsed().as_secs());
     let failed = lacking.iter().filter(|line| line.starts_with("FAILED")).count();
     ensure!(failed == 0, "{failed} measurements failed, see above");
@@ -135,7 +135,7 @@ fn not_measured(lacking: &[String], worlds: &[World]) -> Vec<String> {
 }
 
 /// The selected contenders whose programs are installed.
-fn cases(
+fn selected_contenders(
     options: &ComparisonOptions,
     lacking: &mut Vec<String>,
 ) -> Vec<(BalancerKind, Option<u32>)> {
@@ -158,7 +158,7 @@ fn cases(
 
 /// Measures all worlds in rounds. Each round starts with another world. A phase that fails in a
 /// world is not repeated there. `keep` gets the results after each round.
-fn measure(
+fn measure_worlds(
     worlds: &mut [World],
     rounds: u32,
     effort: ComparisonEffort,
@@ -178,7 +178,7 @@ fn measure(
             let number = (turn + round as usize) % worlds.len();
             let world = &mut worlds[number];
             for phase in Phase::ALL {
-                check_interrupted()?;
+                fail_if_interrupted()?;
                 progress.step(&format!("{}: {}", world.title(), phase.name()));
                 if world.applies(phase)
                     && !world.problems.contains_key(&phase)
@@ -209,20 +209,20 @@ fn reported_problems(world: &World) -> Vec<String> {
 }
 
 /// Writes the results as JSON, table and plot; returns the table with remarks, and the paths.
-fn write(run: &ComparisonResults<'_>, output: &Path) -> Result<(String, Vec<PathBuf>)> {
-    let table = report::table(run);
-    let remarks = report::remarks(run);
+fn write_results(run: &ComparisonResults<'_>, output: &Path) -> Result<(String, Vec<PathBuf>)> {
+    let table = report::comparison_table(run);
+    let remarks = report::comparison_remarks(run);
     let list =
         |lines: &[String]| lines.iter().map(|line| format!("- {line}\n")).collect::<String>();
-    let ratios = report::ratios(run.worlds);
+    let ratios = report::compare_with_millrace(run.worlds);
     let text = format!("{table}\n{}\nNot measured:\n\n{}", list(&remarks), list(run.lacking));
     let text = format!("{text}\nMillrace against others (1 is as much as they):\n\n{ratios}\n");
-    let written = report::write(output, run, &text, &plot::plot(run.worlds))?;
+    let written = report::write_report_files(output, run, &text, &plot::plot_worlds(run.worlds))?;
     Ok((text, written))
 }
 
-fn show(run: &ComparisonResults<'_>, output: &Path) -> Result<()> {
-    let (text, mut written) = write(run, output)?;
+fn print_results(run: &ComparisonResults<'_>, output: &Path) -> Result<()> {
+    let (text, mut written) = write_results(run, output)?;
     println!("{text}");
     match picture(output) {
         Ok(path) => written.push(path),
@@ -246,7 +246,7 @@ fn picture(output: &Path) -> Result<PathBuf> {
 }
 
 /// Called between measurements.
-fn check_interrupted() -> Result<()> {
+fn fail_if_interrupted() -> Result<()> {
     ensure!(!INTERRUPTED.load(Ordering::Relaxed), "interrupted; everything was cleaned up");
     Ok(())
 }

@@ -61,7 +61,7 @@ add rule ip kube-proxy service-endpoints-check ip daddr . meta l4proto . th dpor
 ";
 
 /// The input of `nft -f`.
-pub fn rules(ports: &[ServicePort], node: &str) -> String {
+pub fn nftables_rules(ports: &[ServicePort], node: &str) -> String {
     let mut text = BASE.replace("MARK", MASQUERADE_MARK);
     let mut add = |line: std::fmt::Arguments<'_>| {
         // Writing to a string does not fail.
@@ -159,19 +159,19 @@ fn write_port(
 }
 
 /// The packets of a counter, from nft's output.
-pub fn count(listed: &str) -> Option<u64> {
+pub fn parse_counter(listed: &str) -> Option<u64> {
     let mut words = listed.split_whitespace().skip_while(|word| *word != "packets");
     words.nth(1)?.parse().ok()
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::services::services;
+    use super::super::services::compared_services;
     use super::*;
 
     #[test]
     fn a_port_is_written_as_kube_proxy_does() {
-        let text = rules(&services(1), "192.0.2.1");
+        let text = nftables_rules(&compared_services(1), "192.0.2.1");
         for line in [
             "add chain ip kube-proxy external-00000000-default/measured/tcp/web",
             "add rule ip kube-proxy service-00000000-default/measured/tcp/web ip daddr 10.96.0.10 ip saddr != 10.128.0.0/9 jump mark-for-masquerade",
@@ -189,7 +189,7 @@ mod tests {
     #[test]
     fn a_counter_is_read() {
         let listed = "table ip kube-proxy {\n\tcounter web {\n\t\tpackets 12 bytes 720\n\t}\n}\n";
-        assert_eq!(count(listed), Some(12));
-        assert_eq!(count("table ip kube-proxy {\n}\n"), None);
+        assert_eq!(parse_counter(listed), Some(12));
+        assert_eq!(parse_counter("table ip kube-proxy {\n}\n"), None);
     }
 }

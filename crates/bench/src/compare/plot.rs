@@ -5,7 +5,7 @@ use std::fmt::Write;
 use super::balancer::BalancerKind;
 use super::figure::ComparisonFigure;
 use super::world::World;
-use crate::tables::number;
+use crate::tables::three_digits;
 
 const PANELS: [ComparisonFigure; 6] = [
     ComparisonFigure::Connections,
@@ -28,7 +28,7 @@ const BAR: f64 = 18.0;
 // A panel fits into half of the picture.
 const _: () = assert!(NAMES + BARS + BESIDE <= WIDTH / 2.0);
 
-pub fn plot(worlds: &[World]) -> String {
+pub fn plot_worlds(worlds: &[World]) -> String {
     let height = HEADING + worlds.len() as f64 * BAR + 25.0;
     let whole = TOP + PANELS.len().div_ceil(2) as f64 * height;
     let mut svg = format!(
@@ -86,7 +86,7 @@ fn panel(worlds: &[World], figure: ComparisonFigure, left: f64, top: f64, svg: &
             x(least),
             x(greatest),
             x(greatest) + 5.0,
-            number(median)
+            three_digits(median)
         ));
     }
 }

@@ -45,7 +45,7 @@ impl Meter {
             fs::read_to_string(&self.cgroup).with_context(|| self.cgroup.display().to_string())?;
         let programs = text.lines().find_map(|line| line.strip_prefix("usage_usec "));
         let programs = programs.context("a control group reports no CPU time")?.parse()?;
-        let mut measured = Duration::from_micros(programs) + own()?;
+        let mut measured = Duration::from_micros(programs) + own_cpu_time()?;
         for thread in &self.softirq_threads {
             let text = fs::read_to_string(thread)?;
             let nanoseconds = text.split_whitespace().next().context("no time of a thread")?;
@@ -66,7 +66,7 @@ impl Used {
     }
 }
 
-fn own() -> Result<Duration> {
+fn own_cpu_time() -> Result<Duration> {
     let usage = getrusage(UsageWho::RUSAGE_SELF)?;
     let microseconds = [usage.user_time(), usage.system_time()]
         .map(|time| time.tv_sec() as u64 * 1_000_000 + time.tv_usec() as u64);
@@ -79,9 +79,9 @@ mod tests {
 
     #[test]
     fn what_is_done_is_ours() -> Result<()> {
-        let before = own()?;
+        let before = own_cpu_time()?;
         let mut sum = 0u64;
-        while own()? == before {
+        while own_cpu_time()? == before {
             sum = std::hint::black_box(sum.wrapping_add(1));
         }
         Ok(())

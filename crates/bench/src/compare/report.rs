@@ -3,8 +3,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::figures::{Sample, machine};
-use crate::tables::{aligned, cell};
+use crate::figures::{Sample, this_machine};
+use crate::tables::{align_table, sample_cell};
 use anyhow::{Context, Result};
 use serde_json::{Map, Value, json};
 
@@ -23,18 +23,19 @@ pub struct ComparisonResults<'a> {
 }
 
 /// A line for each contender and number of Services: medians, and half the range of the rounds.
-pub fn table(run: &ComparisonResults<'_>) -> String {
+pub fn comparison_table(run: &ComparisonResults<'_>) -> String {
     let mut lines = vec![vec!["".to_owned(), "Services".to_owned()]];
     lines[0].extend(ComparisonFigure::ALL.map(|figure| figure.heading().to_owned()));
     for world in run.worlds {
         let services = world.services.map_or("-".to_owned(), |number| number.to_string());
         let mut line = vec![world.kind.name().to_owned(), services];
         line.extend(
-            ComparisonFigure::ALL.map(|figure| world.samples.get(&figure).map_or("-".into(), cell)),
+            ComparisonFigure::ALL
+                .map(|figure| world.samples.get(&figure).map_or("-".into(), sample_cell)),
         );
         lines.push(line);
     }
-    aligned(&lines)
+    align_table(&lines)
 }
 
 /// The figures of which ratios are printed, with their descriptions.
@@ -49,7 +50,7 @@ const RATIOS: [(ComparisonFigure, &str); 6] = [
 
 /// Millrace compared with each other contender at the highest number of Services. The median of the
 /// ratios of each round, because a disturbance affects both.
-pub fn ratios(worlds: &[World]) -> String {
+pub fn compare_with_millrace(worlds: &[World]) -> String {
     let most = worlds.iter().filter_map(|world| world.services).max();
     let is_ours = |world: &&World| matches!(world.kind, BalancerKind::Xdp | BalancerKind::Tc);
     let mut text = String::new();
@@ -78,7 +79,7 @@ fn ratio(ours: &Sample, theirs: &Sample) -> Option<f64> {
 }
 
 /// Notes below the table.
-pub(crate) fn remarks(run: &ComparisonResults<'_>) -> Vec<String> {
+pub(crate) fn comparison_remarks(run: &ComparisonResults<'_>) -> Vec<String> {
     let [median, _, most] = run.background.summary().map(|share| share.unwrap_or(0.0) * 100.0);
     let failed: u64 = run.worlds.iter().map(|world| world.failed).sum();
     let answered: u64 = run.worlds.iter().map(|world| world.answered).sum();
@@ -105,8 +106,8 @@ pub(crate) fn remarks(run: &ComparisonResults<'_>) -> Vec<String> {
     remarks
 }
 
-pub fn json(run: &ComparisonResults<'_>) -> Value {
-    let machine = machine();
+pub fn comparison_json(run: &ComparisonResults<'_>) -> Value {
+    let machine = this_machine();
     let cases: Vec<Value> = run.worlds.iter().map(case).collect();
     json!({
         "kernel": machine.kernel, "processor": machine.processor,
@@ -134,14 +135,14 @@ fn case(world: &World) -> Value {
 }
 
 /// Writes all files; returns their paths.
-pub fn write(
+pub fn write_report_files(
     directory: &Path,
     run: &ComparisonResults<'_>,
     markdown: &str,
     picture: &str,
 ) -> Result<Vec<PathBuf>> {
     fs::create_dir_all(directory).with_context(|| directory.display().to_string())?;
-    let json = serde_json::to_string_pretty(&json(run))? + "\n";
+    let json = serde_json::to_string_pretty(&comparison_json(run))? + "\n";
     let mut written = Vec::new();
     for (name, text) in
         [("compare.json", &*json), ("compare.md", markdown), ("compare.svg", picture)]

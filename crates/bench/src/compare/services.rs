@@ -146,7 +146,7 @@ impl ServicePort {
 
 /// The ports of this number of Services. The measured Service is in the middle, because its position
 /// matters to rules that are searched linearly.
-pub fn services(number: u32) -> Vec<ServicePort> {
+pub fn compared_services(number: u32) -> Vec<ServicePort> {
     let others = number.saturating_sub(1);
     let before = (0..others / 2).map(ServicePort::other);
     let measured = MeasuredPort::ALL.map(ServicePort::measured);
@@ -154,11 +154,11 @@ pub fn services(number: u32) -> Vec<ServicePort> {
 }
 
 /// The objects of the API, one JSON document per line.
-pub fn manifests(ports: &[ServicePort]) -> String {
+pub fn service_manifests(ports: &[ServicePort]) -> String {
     let mut documents = Vec::new();
     for service in ports.chunk_by(|one, other| one.service == other.service) {
         documents.push(service_object(service));
-        documents.extend(service.iter().map(slice));
+        documents.extend(service.iter().map(compared_slice));
     }
     documents.iter().map(|document| format!("---\n{document}\n")).collect()
 }
@@ -192,7 +192,7 @@ fn service_object(ports: &[ServicePort]) -> Value {
     object
 }
 
-fn slice(port: &ServicePort) -> Value {
+fn compared_slice(port: &ServicePort) -> Value {
     let endpoints: Vec<Value> = port
         .endpoints
         .iter()
@@ -221,19 +221,19 @@ mod tests {
     #[test]
     fn there_are_as_many_as_asked_for_and_none_twice() {
         for number in [1, 2, 1_000] {
-            let ports = services(number);
+            let ports = compared_services(number);
             let names: HashSet<&str> = ports.iter().map(|port| port.service.as_str()).collect();
             assert_eq!(names.len(), number as usize);
             let numbers: HashSet<u32> = ports.iter().map(|port| port.number).collect();
             assert_eq!(numbers.len(), ports.len());
-            let manifests = manifests(&ports);
+            let manifests = service_manifests(&ports);
             assert_eq!(manifests.matches("\"kind\":\"Service\"").count(), number as usize);
         }
     }
 
     #[test]
     fn the_measured_one_is_in_the_middle() {
-        let ports = services(1_001);
+        let ports = compared_services(1_001);
         let at = ports.iter().position(|port| port.outside.is_some());
         assert_eq!(at, Some(500));
     }

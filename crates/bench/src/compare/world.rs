@@ -20,12 +20,12 @@ use ::tests::worlds::topology::{Echo, Host, Process};
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use super::balancer::{Balancer, BalancerKind, prove};
+use super::balancer::{Balancer, BalancerKind, check_translation};
 use super::figure::ComparisonFigure;
 use super::frames::{self, Frames};
 use super::pinned::Pinned;
 use super::processor::{Meter, Used};
-use super::services::{BACKENDS, MeasuredPort, services};
+use super::services::{BACKENDS, MeasuredPort, compared_services};
 
 /// Number of concurrent connections in the phase that opens as many as possible.
 const THREADS: usize = 4;
@@ -120,8 +120,8 @@ impl World {
         servers.push(other.iperf3_server(&MeasuredPort::Stream.backends()[0].to_string())?);
         let echo = other.udp_echo(&MeasuredPort::Datagram.backends()[0].to_string(), ECHO)?;
 
-        let balancer = Balancer::start(kind, &network, &services(number.unwrap_or(1)))?;
-        prove(kind, &balancer, &network)?;
+        let balancer = Balancer::start(kind, &network, &compared_services(number.unwrap_or(1)))?;
+        check_translation(kind, &balancer, &network)?;
         let meter = Meter::of(network.topology.cgroup())?;
         Ok(Self {
             kind,
@@ -164,7 +164,7 @@ impl World {
         let servers = self.balancer.addresses(MeasuredPort::Web);
         let before = self.counts(MeasuredPort::Web)?;
         let started = self.meter.read()?;
-        let done = load::connections(
+        let done = load::load_connections(
             &self.network.client,
             &servers,
             THREADS,
@@ -190,7 +190,7 @@ impl World {
         let _pinned = self.pin()?;
         let servers = self.balancer.addresses(MeasuredPort::Web);
         let before = self.counts(MeasuredPort::Web)?;
-        let mut done = load::connections(
+        let mut done = load::load_connections(
             &self.network.client,
             &servers,
             1,
@@ -209,7 +209,8 @@ impl World {
         let server = self.address(MeasuredPort::Web)?;
         let before = self.counts(MeasuredPort::Web)?;
         let started = self.meter.read()?;
-        let (mut done, connections) = load::kept(&self.network.client, &server, time, is_backends)?;
+        let (mut done, connections) =
+            load::load_kept_connection(&self.network.client, &server, time, is_backends)?;
         let used = self.meter.read()?.since(started);
         self.count(&done);
         self.check(MeasuredPort::Web, before, connections..=connections)?;
@@ -243,7 +244,7 @@ impl World {
             (self.datagrams_sent + number) % (DATAGRAM_PORTS.len() as u16 - number);
         let server = self.address(MeasuredPort::Datagram)?;
         let before = self.counts(MeasuredPort::Datagram)?;
-        let mut done = load::datagrams(&self.network.client, &server, ports, ECHO)?;
+        let mut done = load::load_datagrams(&self.network.client, &server, ports, ECHO)?;
         self.count(&done);
         self.check(
             MeasuredPort::Datagram,

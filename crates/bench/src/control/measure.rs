@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 
 use super::memory::{self, Peak};
-use super::objects::{read, service, slice};
+use super::objects::{parse_object, write_service, write_slice};
 
 /// Number of measured changes of each kind.
 const ROUNDS: u32 = 200;
@@ -68,11 +68,11 @@ impl Notices for Silent {
     fn post(&self, _: Notice) {}
 }
 
-pub fn measure(services: u32, endpoints: u32) -> Result<Measured> {
+pub fn measure_control_plane(services: u32, endpoints: u32) -> Result<Measured> {
     let path = bpffs()?.join(format!("millrace-bench-control-{}", std::process::id()));
     let pins = Pins::open(&path)?;
     let measured = on(&pins, services, endpoints);
-    lb_kernel::remove(pins)?;
+    lb_kernel::remove_data_plane(pins)?;
     measured
 }
 
@@ -113,22 +113,22 @@ fn on(pins: &Pins, services: u32, endpoints: u32) -> Result<Measured> {
     program_objects(&mut agent, all);
     let programmed_ms = milliseconds(began);
     let peak_mib = peak.end()?;
-    let memory_mib = memory::own()?;
+    let memory_mib = memory::own_memory()?;
     let lacking = agent.lacking();
 
     // A step that is coprime to the number of Services spreads the changes over all of them.
     let step = 7_919;
     let changes = (0..ROUNDS)
         .map(|round| {
-            let text = slice(round * step % services, endpoints, Some(round % endpoints));
-            let object = read(Kind::EndpointSlice, &text)?;
+            let text = write_slice(round * step % services, endpoints, Some(round % endpoints));
+            let object = parse_object(Kind::EndpointSlice, &text)?;
             Ok(time(&mut agent, [object]))
         })
         .collect::<Result<_>>()?;
     let creations = (services..services + ROUNDS)
         .map(|number| {
-            let service = read(Kind::Service, &service(number))?;
-            let slice = read(Kind::EndpointSlice, &slice(number, endpoints, None))?;
+            let service = parse_object(Kind::Service, &write_service(number))?;
+            let slice = parse_object(Kind::EndpointSlice, &write_slice(number, endpoints, None))?;
             Ok(time(&mut agent, [service, slice]))
         })
         .collect::<Result<_>>()?;
@@ -178,8 +178,8 @@ fn program_objects(agent: &mut Agent<Tables>, objects: Vec<Object>) {
 fn objects(services: u32, endpoints: u32) -> Result<Vec<Object>> {
     let mut objects = Vec::with_capacity(services as usize * 2);
     for number in 0..services {
-        objects.push(read(Kind::Service, &service(number))?);
-        objects.push(read(Kind::EndpointSlice, &slice(number, endpoints, None))?);
+        objects.push(parse_object(Kind::Service, &write_service(number))?);
+        objects.push(parse_object(Kind::EndpointSlice, &write_slice(number, endpoints, None))?);
     }
     Ok(objects)
 }

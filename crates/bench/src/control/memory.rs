@@ -26,10 +26,10 @@ impl Peak {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
         let thread = thread::spawn(move || {
-            let mut most = own()?;
+            let mut most = own_memory()?;
             while !stopped.load(Ordering::Relaxed) {
                 thread::sleep(PERIOD);
-                most = most.max(own()?);
+                most = most.max(own_memory()?);
             }
             Ok(most)
         });
@@ -44,7 +44,7 @@ impl Peak {
 }
 
 /// Anonymous memory of this process, in MiB.
-pub fn own() -> Result<f64> {
+pub fn own_memory() -> Result<f64> {
     let kib = field(&fs::read_to_string("/proc/self/status")?, "RssAnon:");
     Ok(kib.context("no RssAnon")? / 1024.0)
 }

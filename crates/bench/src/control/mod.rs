@@ -40,10 +40,13 @@ pub struct ControlPlaneOptions {
     here: bool,
 }
 
-pub fn run(options: &ControlPlaneOptions) -> Result<()> {
+pub fn run_control_plane(options: &ControlPlaneOptions) -> Result<()> {
     if options.here {
         let services = *options.services.first().context("--here needs --services")?;
-        println!("{}", serde_json::to_string(&measure::measure(services, options.endpoints)?)?);
+        println!(
+            "{}",
+            serde_json::to_string(&measure::measure_control_plane(services, options.endpoints)?)?
+        );
         return Ok(());
     }
     let mut all = Vec::new();
@@ -85,7 +88,7 @@ pub fn run(options: &ControlPlaneOptions) -> Result<()> {
         fs::write(&json, serde_json::to_string_pretty(&all)? + "\n")?;
     }
     let plot = options.output.join("control.svg");
-    fs::write(&plot, plot::plot(&all))?;
+    fs::write(&plot, plot::plot_control_plane(&all))?;
     println!("{} and {}", json.display(), plot.display());
     let lacking: Vec<_> = all.iter().filter(|measured| measured.lacking > 0).collect();
     ensure!(

@@ -6,13 +6,13 @@ use anyhow::Result;
 use lb_rules::model::{Kind, Object};
 use serde_json::{Value, json};
 
-pub fn service(number: u32) -> String {
+pub fn write_service(number: u32) -> String {
     let address = Ipv4Addr::from(u32::from(Ipv4Addr::new(10, 96, 0, 1)) + number);
     json!({
-        "metadata": {"name": name(number), "namespace": "bench", "uid": name(number)},
+        "metadata": {"name": service_name(number), "namespace": "bench", "uid": service_name(number)},
         "spec": {
             "type": "ClusterIP", "clusterIP": address.to_string(),
-            "selector": {"app": name(number)},
+            "selector": {"app": service_name(number)},
             "ports": [{"name": "http", "port": 80, "targetPort": 8080, "protocol": "TCP"}]
         }
     })
@@ -20,7 +20,7 @@ pub fn service(number: u32) -> String {
 }
 
 /// `variant`: the endpoint that has another address than usual.
-pub fn slice(number: u32, endpoints: u32, variant: Option<u32>) -> String {
+pub fn write_slice(number: u32, endpoints: u32, variant: Option<u32>) -> String {
     let endpoints: Vec<Value> = (0..endpoints)
         .map(|endpoint| {
             let elsewhere = if variant == Some(endpoint) { 1 << 23 } else { 0 };
@@ -34,8 +34,8 @@ pub fn slice(number: u32, endpoints: u32, variant: Option<u32>) -> String {
         .collect();
     json!({
         "metadata": {
-            "name": format!("{}-1", name(number)), "namespace": "bench", "uid": name(number),
-            "labels": {"kubernetes.io/service-name": name(number)}
+            "name": format!("{}-1", service_name(number)), "namespace": "bench", "uid": service_name(number),
+            "labels": {"kubernetes.io/service-name": service_name(number)}
         },
         "addressType": "IPv4",
         "ports": [{"name": "http", "port": 8080, "protocol": "TCP"}],
@@ -44,10 +44,10 @@ pub fn slice(number: u32, endpoints: u32, variant: Option<u32>) -> String {
     .to_string()
 }
 
-pub fn read(kind: Kind, text: &str) -> Result<Object> {
+pub fn parse_object(kind: Kind, text: &str) -> Result<Object> {
     Object::read(kind, serde_json::from_str(text)?)
 }
 
-fn name(number: u32) -> String {
+fn service_name(number: u32) -> String {
     format!("service-{number}")
 }

@@ -22,7 +22,7 @@ const LINES: [Line; 4] = [
     ("a Service is created", "#2ca02c", |measured| measured.creation_us.median),
 ];
 
-pub fn plot(all: &[Measured]) -> String {
+pub fn plot_control_plane(all: &[Measured]) -> String {
     let sizes: Vec<f64> = all.iter().map(|measured| f64::from(measured.services)).collect();
     let costs: Vec<f64> =
         all.iter().flat_map(|measured| LINES.map(|(_, _, cost)| cost(measured))).collect();

@@ -20,7 +20,7 @@ pub const WEBSOCKET: &str = "10.244.1.10:9001";
 pub const LARGE: u64 = 256 << 20;
 
 /// nginx with a short response for `/`, and a large file.
-pub fn web(host: &Host, directory: &Path) -> Result<Process> {
+pub fn start_web_server(host: &Host, directory: &Path) -> Result<Process> {
     let directory = directory.join("backend");
     fs::create_dir(&directory)?;
     // Without blocks on the disk: the figure is about the proxy.
@@ -38,19 +38,19 @@ pub fn web(host: &Host, directory: &Path) -> Result<Process> {
     );
     let file = directory.join("nginx.conf");
     fs::write(&file, text)?;
-    let mut command = pinned::server(host, "nginx");
+    let mut command = pinned::pinned_server(host, "nginx");
     command.args(["-e", "stderr", "-p"]).arg(&directory).arg("-c").arg(&file);
     let mut server = host.spawn(&mut command)?;
-    server.wait_until_so("accepts", SOON, |_| accepts(host, WEB))?;
+    server.wait_until_so("accepts", SOON, |_| accepts_connections(host, WEB))?;
     Ok(server)
 }
 
-pub fn accepts(host: &Host, address: &str) -> bool {
+pub fn accepts_connections(host: &Host, address: &str) -> bool {
     host.enter(|| Ok(TcpStream::connect(address)?)).is_ok()
 }
 
 /// A server that switches protocols and then returns all octets. It runs until the process ends.
-pub fn websocket(host: &Host) -> Result<()> {
+pub fn start_websocket_server(host: &Host) -> Result<()> {
     let address: SocketAddr = WEBSOCKET.parse()?;
     let listener = host.enter(|| TcpListener::bind(address).context(WEBSOCKET))?;
     thread::spawn(move || {

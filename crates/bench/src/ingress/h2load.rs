@@ -52,7 +52,7 @@ fn rate(text: &str, requests: u64) -> Result<f64> {
 }
 
 /// The times of all requests in a log file.
-pub fn times(file: &Path) -> Result<Vec<Duration>> {
+pub fn read_request_times(file: &Path) -> Result<Vec<Duration>> {
     let text = fs::read_to_string(file).with_context(|| file.display().to_string())?;
     let last = |line: &str| line.split('\t').nth(2)?.parse().ok().map(Duration::from_micros);
     Ok(text.lines().filter_map(last).collect())

@@ -97,15 +97,21 @@ impl Measurement<'_> {
         };
         let file = self.directory.join("times");
         load.run(self.host, &self.proxy.addresses, Some(&file))?;
-        percentiles(h2load::times(&file)?)
+        percentiles(h2load::read_request_times(&file)?)
     }
 
     fn new_connections(&self) -> Result<(f64, f64)> {
         let address = self.address();
         let before = self.proxy.cpu_time()?;
         let time = self.effort.time;
-        let done =
-            load::connections(self.host, &[address], 8, time, ClosingSide::Server, load::is_ok)?;
+        let done = load::load_connections(
+            self.host,
+            &[address],
+            8,
+            time,
+            ClosingSide::Server,
+            load::is_ok,
+        )?;
         ensure!(done.failed == 0, "{} failed: {:?}", done.failed, done.failure);
         let used = self.proxy.cpu_time()?.saturating_sub(before);
         Ok((done.a_second(), micros(used) / done.answered() as f64))

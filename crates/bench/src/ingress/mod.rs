@@ -58,7 +58,7 @@ const FULL: IngressEffort =
 const QUICK: IngressEffort =
     IngressEffort { requests: 500, time: Duration::from_millis(300), messages: 100, idle: 100 };
 
-pub fn run(options: &IngressBenchOptions) -> Result<()> {
+pub fn run_ingress(options: &IngressBenchOptions) -> Result<()> {
     let started = Instant::now();
     let (rounds, effort) = if options.quick { (1, QUICK) } else { (options.rounds, FULL) };
     // Before the servers' threads start.
@@ -69,8 +69,8 @@ pub fn run(options: &IngressBenchOptions) -> Result<()> {
     let directory = topology.directory();
     let certificate = host.certificate(directory, "bench", &[proxy::HOST])?;
     host.address("lo", &format!("{}/32", backend::ADDRESS))?;
-    let _web = backend::web(&host, directory)?;
-    backend::websocket(&host)?;
+    let _web = backend::start_web_server(&host, directory)?;
+    backend::start_websocket_server(&host)?;
 
     let mut lacking = Vec::new();
     let mut proxies = Vec::new();
@@ -114,9 +114,9 @@ pub fn run(options: &IngressBenchOptions) -> Result<()> {
             background: background.clone(),
             lacking: lacking.clone(),
         });
-        write(so_far, &options.output)?;
+        write_ingress_results(so_far, &options.output)?;
     }
-    show(&run.context("--rounds is at least 1")?, &options.output)
+    print_ingress_results(&run.context("--rounds is at least 1")?, &options.output)
 }
 
 fn is_wanted(kind: ProxyKind, only: &[String]) -> bool {
@@ -124,19 +124,20 @@ fn is_wanted(kind: ProxyKind, only: &[String]) -> bool {
 }
 
 /// Writes the results as JSON and table; returns the table with remarks, and the paths.
-fn write(run: &IngressResults, output: &Path) -> Result<(String, Vec<PathBuf>)> {
+fn write_ingress_results(run: &IngressResults, output: &Path) -> Result<(String, Vec<PathBuf>)> {
     let list =
         |lines: &[String]| lines.iter().map(|line| format!("- {line}\n")).collect::<String>();
-    let mut text = format!("{}\n{}", report::table(run), list(&report::remarks(run)));
+    let mut text =
+        format!("{}\n{}", report::ingress_table(run), list(&report::ingress_remarks(run)));
     if !run.lacking.is_empty() {
         text += &format!("\nNot measured:\n\n{}", list(&run.lacking));
     }
-    let written = report::write(output, run, &text)?;
+    let written = report::write_ingress_files(output, run, &text)?;
     Ok((text, written))
 }
 
-fn show(run: &IngressResults, output: &Path) -> Result<()> {
-    let (text, written) = write(run, output)?;
+fn print_ingress_results(run: &IngressResults, output: &Path) -> Result<()> {
+    let (text, written) = write_ingress_results(run, output)?;
     println!("{text}");
     let names: Vec<String> = written.iter().map(|path| path.display().to_string()).collect();
     println!("Written: {}", names.join(", "));

@@ -36,11 +36,11 @@ pub(crate) fn run_client(host: &Host, program: &str, arguments: &[String]) -> Re
     host.run_within(LIMIT, words.into_iter().chain(arguments.iter().map(String::as_str)))
 }
 
-pub fn server(host: &Host, program: &str) -> Command {
+pub fn pinned_server(host: &Host, program: &str) -> Command {
     on(host, ENDS.0, program)
 }
 
-pub fn proxy(host: &Host, program: &str) -> Command {
+pub fn pinned_proxy(host: &Host, program: &str) -> Command {
     on(host, ENDS.1, program)
 }
 

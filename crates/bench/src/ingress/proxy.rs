@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 use nix::time::{ClockId, clock_getcpuclockid};
 use nix::unistd::Pid;
 
-use super::backend::{ADDRESS, WEB, WEBSOCKET, accepts};
+use super::backend::{ADDRESS, WEB, WEBSOCKET, accepts_connections};
 use super::pinned;
 
 /// The host that the proxies serve; the one in requests of [`crate::load`].
@@ -79,10 +79,10 @@ impl Proxy {
         let mut command = match kind {
             ProxyKind::Millrace => {
                 let file = directory.join("manifests.yaml");
-                fs::write(&file, manifests(certificate)?)?;
+                fs::write(&file, ingress_manifests(certificate)?)?;
                 let program = program()?;
                 let program = program.to_str().context("the program's path is not UTF-8")?;
-                let mut command = pinned::proxy(host, program);
+                let mut command = pinned::pinned_proxy(host, program);
                 command.args(["ingress", "--workers", "1", "--access-log", "off"]);
                 // All clients have one address.
                 command.args(["--max-connections-per-source", "20000"]);
@@ -95,7 +95,7 @@ impl Proxy {
             ProxyKind::Nginx => {
                 let file = directory.join("nginx.conf");
                 fs::write(&file, nginx(&directory, addresses, certificate))?;
-                let mut command = pinned::proxy(host, "nginx");
+                let mut command = pinned::pinned_proxy(host, "nginx");
                 command.args(["-e", "stderr", "-p"]).arg(&directory).arg("-c").arg(&file);
                 command
             }
@@ -106,14 +106,14 @@ impl Proxy {
                 let [chain, key] = pem;
                 fs::write(&pair, chain? + &key?)?;
                 fs::write(&file, haproxy(addresses, &pair))?;
-                let mut command = pinned::proxy(host, "haproxy");
+                let mut command = pinned::pinned_proxy(host, "haproxy");
                 command.arg("-db").arg("-f").arg(&file);
                 command
             }
             ProxyKind::Caddy => {
                 let file = directory.join("Caddyfile");
                 fs::write(&file, caddy(addresses, certificate))?;
-                let mut command = pinned::proxy(host, "caddy");
+                let mut command = pinned::pinned_proxy(host, "caddy");
                 command.env("GOMAXPROCS", "1").env("HOME", &directory);
                 command.args(["run", "--adapter", "caddyfile", "--config"]).arg(&file);
                 command
@@ -122,7 +122,9 @@ impl Proxy {
         let mut process = host.spawn(&mut command)?;
         for port in [addresses.http, addresses.https] {
             let address = format!("127.0.0.1:{port}");
-            process.wait_until_so("accepts connections", SOON, |_| accepts(host, &address))?;
+            process.wait_until_so("accepts connections", SOON, |_| {
+                accepts_connections(host, &address)
+            })?;
         }
         Ok(Self { kind, addresses, process })
     }
@@ -201,7 +203,7 @@ fn caddy(addresses: ProxyPorts, certificate: &Certificate) -> String {
     )
 }
 
-fn manifests(certificate: &Certificate) -> Result<String> {
+fn ingress_manifests(certificate: &Certificate) -> Result<String> {
     let [chain, key] = [&certificate.certificate, &certificate.key].map(fs::read_to_string);
     let indented = |pem: &str| pem.trim_end().replace('\n', "\n    ");
     let (chain, key) = (indented(&chain?), indented(&key?));

@@ -3,8 +3,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::figures::{Sample, machine};
-use crate::tables::{aligned, cell};
+use crate::figures::{Sample, this_machine};
+use crate::tables::{align_table, sample_cell};
 use anyhow::{Context, Result};
 use serde_json::{Map, Value, json};
 
@@ -22,19 +22,19 @@ pub struct IngressResults {
 }
 
 /// A line for each figure, a column for each proxy.
-pub fn table(run: &IngressResults) -> String {
+pub fn ingress_table(run: &IngressResults) -> String {
     let mut lines = vec![vec![String::new()]];
     lines[0].extend(run.samples.iter().map(|(kind, _)| kind.name().to_owned()));
     for figure in IngressFigure::ALL {
         let mut line = vec![figure.title()];
         let cells = run.samples.iter().map(|(_, samples)| samples.get(&figure));
-        line.extend(cells.map(|sample| sample.map_or("-".to_owned(), cell)));
+        line.extend(cells.map(|sample| sample.map_or("-".to_owned(), sample_cell)));
         lines.push(line);
     }
-    aligned(&lines)
+    align_table(&lines)
 }
 
-pub(crate) fn remarks(run: &IngressResults) -> Vec<String> {
+pub(crate) fn ingress_remarks(run: &IngressResults) -> Vec<String> {
     let [median, _, most] = run.background.summary().map(|share| share.unwrap_or(0.0) * 100.0);
     let mut remarks = vec![
         format!("{} rounds, interleaved; ± is half the range", run.rounds),
@@ -48,10 +48,10 @@ pub(crate) fn remarks(run: &IngressResults) -> Vec<String> {
     remarks
 }
 
-pub fn json(run: &IngressResults) -> Value {
-    let machine = machine();
+pub fn ingress_json(run: &IngressResults) -> Value {
+    let machine = this_machine();
     let proxies: Vec<Value> =
-        run.samples.iter().map(|(kind, samples)| proxy(*kind, samples)).collect();
+        run.samples.iter().map(|(kind, samples)| proxy_json(*kind, samples)).collect();
     json!({
         "kernel": machine.kernel, "processor": machine.processor, "commit": machine.commit,
         "rounds": run.rounds, "background": run.background.summary(), "proxies": proxies,
@@ -59,7 +59,7 @@ pub fn json(run: &IngressResults) -> Value {
     })
 }
 
-fn proxy(kind: ProxyKind, samples: &ProxySamples) -> Value {
+fn proxy_json(kind: ProxyKind, samples: &ProxySamples) -> Value {
     let mut figures = Map::new();
     for (figure, sample) in samples {
         let [median, least, most] = sample.summary();
@@ -73,9 +73,13 @@ fn proxy(kind: ProxyKind, samples: &ProxySamples) -> Value {
 }
 
 /// Writes all files; returns their paths.
-pub fn write(directory: &Path, run: &IngressResults, markdown: &str) -> Result<Vec<PathBuf>> {
+pub fn write_ingress_files(
+    directory: &Path,
+    run: &IngressResults,
+    markdown: &str,
+) -> Result<Vec<PathBuf>> {
     fs::create_dir_all(directory).with_context(|| directory.display().to_string())?;
-    let json = serde_json::to_string_pretty(&json(run))? + "\n";
+    let json = serde_json::to_string_pretty(&ingress_json(run))? + "\n";
     let mut written = Vec::new();
     for (name, text) in [("ingress.json", &*json), ("ingress.md", markdown)] {
         let path = directory.join(name);

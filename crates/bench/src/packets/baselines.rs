@@ -1,7 +1,7 @@
 //! The cost of the harness itself, measured in the same rounds as the cases.
 
 use crate::figures::Sample;
-use crate::generator::{Side, template};
+use crate::generator::{Side, packet_template};
 use ::tests::packets::Packet;
 use ::tests::packets::datapath::Hook;
 use anyhow::Result;
@@ -90,7 +90,7 @@ impl Baseline {
         let packet =
             Case { hook, kind: PacketKind::None, ..Case::established(false, false) }.request();
         // The number of clients does not affect the cost: the wrapper stores nothing about them.
-        let template = template(&packet, Side::Source, 1);
+        let template = packet_template(&packet, Side::Source, 1);
         let wrapper = Wrapper::around_nothing(hook)?;
         let (wrapped, empty) = (Sample::default(), Sample::default());
         Ok(Self { wrapper, packet, template, wrapped, empty })

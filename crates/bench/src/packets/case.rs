@@ -89,7 +89,7 @@ pub struct Case {
 const TUNNELS: [Forwarding; 2] = [Forwarding::Ipip, Forwarding::Gue];
 
 /// The cases of one family for this number of live flows.
-pub fn cases(flows: u32, v6: bool) -> Vec<Case> {
+pub fn cases_of_family(flows: u32, v6: bool) -> Vec<Case> {
     let mut cases = Vec::new();
     for udp in [false, true] {
         let case = Case::established(v6, udp);

@@ -7,7 +7,7 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use crate::figures::Sample;
-use crate::load::{ClosingSide, connections, is_ok};
+use crate::load::{ClosingSide, is_ok, load_connections};
 use ::tests::programs::agent::Agent;
 use ::tests::worlds::one_node::OneNode;
 use ::tests::worlds::topology::Process;
@@ -73,7 +73,11 @@ struct MeasuredPath {
 }
 
 /// Measures each kind of access in its own network, in turn.
-pub fn measure(quick: bool, only: &Pattern, progress: &Progress) -> Result<Vec<CaseRecord>> {
+pub fn measure_end_to_end(
+    quick: bool,
+    only: &Pattern,
+    progress: &Progress,
+) -> Result<Vec<CaseRecord>> {
     let wants = |what: &str| {
         let wanted = PATHS.iter().any(|path| only.fits(&format!("e2e.{path}.{what}")));
         wanted && can_run(what)
@@ -151,8 +155,14 @@ impl MeasuredPath {
         let servers: Vec<SocketAddr> =
             self.addresses.web.iter().map(|address| address.parse()).collect::<Result<_, _>>()?;
         let before = self.new_flows(":30080")?;
-        let done =
-            connections(&self.network.client, &servers, CLIENTS, time, ClosingSide::Server, is_ok)?;
+        let done = load_connections(
+            &self.network.client,
+            &servers,
+            CLIENTS,
+            time,
+            ClosingSide::Server,
+            is_ok,
+        )?;
         let (answered, failed) = (done.answered(), done.failed);
         if let Some(failure) = &done.failure {
             eprintln!("e2e.{}: {failed} requests failed, the first one: {failure}", self.name);

@@ -7,7 +7,7 @@ use anyhow::{Result, ensure};
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
 /// Replaces what Ctrl-C does.
-pub fn handle() -> Result<()> {
+pub fn handle_interrupts() -> Result<()> {
     Ok(ctrlc::set_handler(|| INTERRUPTED.store(true, Ordering::Relaxed))?)
 }
 

@@ -31,7 +31,7 @@ pub struct MemoryRing {
     sample: Sample,
 }
 
-pub const fn name(v6: bool) -> &'static str {
+pub const fn ring_name(v6: bool) -> &'static str {
     if v6 { "memory.v6" } else { "memory.v4" }
 }
 
@@ -39,7 +39,7 @@ impl MemoryRing {
     /// Like a table of one family with this capacity.
     pub fn new(v6: bool, flows: u32, room: u32) -> Result<Self> {
         let like = if v6 { Self::like::<V6> } else { Self::like::<V4> };
-        like(name(v6), flows, room)
+        like(ring_name(v6), flows, room)
     }
 
     fn like<F: Family>(name: &'static str, flows: u32, room: u32) -> Result<Self> {

@@ -35,7 +35,7 @@ use record::CaseRecord;
 use report::Results;
 use subject::Subject;
 
-pub use socket_timer::{ARGUMENT as SOCKET_TIMER, serve as time_sockets};
+pub use socket_timer::{ARGUMENT as SOCKET_TIMER, time_sockets};
 
 /// Measure the data plane: nanoseconds per packet and per system call, and end-to-end requests per second
 ///
@@ -90,15 +90,15 @@ fn number_of_flows(text: &str) -> Result<u32> {
 
 const MOST_FLOWS: u32 = 1 << 22;
 
-pub fn run(options: &PacketBenchOptions) -> Result<()> {
-    let earlier = options.compare.as_deref().map(report::read).transpose()?;
-    interrupt::handle()?;
+pub fn run_packets(options: &PacketBenchOptions) -> Result<()> {
+    let earlier = options.compare.as_deref().map(report::read_records).transpose()?;
+    interrupt::handle_interrupts()?;
 
     let mut results = Results::new(&options.output)?;
     let mut failed = Vec::new();
     let ended = measure_all(options, &mut results, &mut failed);
     if !results.records.is_empty() {
-        show(options, &results, earlier.as_deref())?;
+        print_records(options, &results, earlier.as_deref())?;
     } else if failed.is_empty() && ended.is_ok() {
         bail!("--only {}: no case that this machine can measure has a matching name", options.only);
     }
@@ -117,25 +117,26 @@ fn measure_all(
     let mut idle = IdleWorlds::default();
     measure_packets(options, results, &mut idle, failed)?;
     let progress = Progress::new(0)?;
-    let scaling = scaling::measure(options.quick, &options.only, &progress, &mut idle, failed)?;
+    let scaling =
+        scaling::measure_scaling(options.quick, &options.only, &progress, &mut idle, failed)?;
     drop(idle);
     results.add(scaling)?;
-    match sockets::measure(options.quick, &options.only, &progress) {
+    match sockets::measure_socket_calls(options.quick, &options.only, &progress) {
         Ok(measured) => results.add(measured)?,
         Err(error) => failed.push(error.context("socket hooks")),
     }
-    let end_to_end = end_to_end::measure(options.quick, &options.only, &progress)?;
+    let end_to_end = end_to_end::measure_end_to_end(options.quick, &options.only, &progress)?;
     progress.end();
     results.add(end_to_end)
 }
 
-fn show(
+fn print_records(
     options: &PacketBenchOptions,
     results: &Results,
     earlier: Option<&[CaseRecord]>,
 ) -> Result<()> {
-    print!("{}", report::table(&results.records, earlier));
-    plot::write(&options.output.join("latest.svg"), &results.records)?;
+    print!("{}", report::packet_table(&results.records, earlier));
+    plot::write_plot(&options.output.join("latest.svg"), &results.records)?;
     println!("\nWritten: {}, the same as latest.json, and latest.svg", results.path.display());
     Ok(())
 }
@@ -166,10 +167,10 @@ fn measure_packets(
     let groups: Vec<(u32, bool)> =
         sizes.iter().flat_map(|&flows| [(flows, false), (flows, true)]).collect();
     for (index, &(flows, v6)) in groups.iter().enumerate() {
-        let cases = case::cases(flows, v6).into_iter();
+        let cases = case::cases_of_family(flows, v6).into_iter();
         let wanted: Vec<Case> = cases.filter(|c| options.only.fits(&c.name())).collect();
         let room = (flows * options.room).max(LEAST_ROOM);
-        let memory = options.only.fits(memory::name(v6));
+        let memory = options.only.fits(memory::ring_name(v6));
         let mut memory = memory.then(|| MemoryRing::new(v6, flows, room)).transpose()?;
         if wanted.is_empty() && memory.is_none() {
             continue;

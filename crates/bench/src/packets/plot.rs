@@ -19,11 +19,11 @@ const COLOURS: [&str; 12] = [
     "#bcbd22", "#17becf", "#000080", "#006400",
 ];
 
-pub fn write(path: &Path, records: &[CaseRecord]) -> Result<()> {
-    fs::write(path, plot(records)).with_context(|| path.display().to_string())
+pub fn write_plot(path: &Path, records: &[CaseRecord]) -> Result<()> {
+    fs::write(path, plot_records(records)).with_context(|| path.display().to_string())
 }
 
-fn plot(records: &[CaseRecord]) -> String {
+fn plot_records(records: &[CaseRecord]) -> String {
     let points: Vec<(&str, f64, f64)> = records
         .iter()
         .filter(|record| record.flows > 0 && !record.case.ends_with(".none"))

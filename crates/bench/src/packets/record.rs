@@ -1,6 +1,6 @@
 //! The JSON of one case.
 
-use crate::figures::{Machine, Sample, machine};
+use crate::figures::{Machine, Sample, this_machine};
 use serde::{Deserialize, Serialize};
 
 /// The results of one case. Names are stable; fields are only added.
@@ -35,7 +35,7 @@ pub struct CaseRecord {
 
 impl CaseRecord {
     fn named(case: &str, flows: u32) -> Self {
-        let Machine { kernel, processor, commit } = machine().clone();
+        let Machine { kernel, processor, commit } = this_machine().clone();
         Self { case: case.to_owned(), flows, kernel, processor, commit, ..Self::default() }
     }
 

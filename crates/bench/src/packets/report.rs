@@ -7,13 +7,13 @@ use std::time::SystemTime;
 use anyhow::{Context, Result};
 
 use super::record::CaseRecord;
-use crate::figures::machine;
+use crate::figures::this_machine;
 
 /// The case to which others are compared: one hot established flow.
 const REFERENCE: (&str, u32) = ("xdp.v4.tcp.established", 1);
 
 /// A line for each case, compared with the reference, or with direct access, and with an earlier run.
-pub fn table(records: &[CaseRecord], earlier: Option<&[CaseRecord]>) -> String {
+pub fn packet_table(records: &[CaseRecord], earlier: Option<&[CaseRecord]>) -> String {
     let mut text =
         line(["CASE", "FLOWS", "ROOM", "MEDIAN", "MIN..MAX", "RATIO"].map(str::to_owned));
     if earlier.is_some() {
@@ -28,8 +28,8 @@ pub fn table(records: &[CaseRecord], earlier: Option<&[CaseRecord]>) -> String {
             record.case.clone(),
             if record.flows == 0 { String::new() } else { record.flows.to_string() },
             record.room.map_or(String::new(), |room| room.to_string()),
-            format!("{} {unit}", number(median)),
-            format!("{}..{}", number(least), number(most)),
+            format!("{} {unit}", format_figure(median)),
+            format!("{}..{}", format_figure(least), format_figure(most)),
             ratio.map_or(String::new(), |against| format!("{:.2}", median / against)),
         ];
         text += &line(cells);
@@ -47,7 +47,7 @@ fn line([case, flows, room, median, spread, ratio]: [String; 6]) -> String {
 }
 
 /// With at least three significant digits.
-fn number(figure: f64) -> String {
+fn format_figure(figure: f64) -> String {
     if figure.abs() < 100.0 { format!("{figure:.1}") } else { format!("{figure:.0}") }
 }
 
@@ -69,7 +69,7 @@ fn change(record: &CaseRecord, earlier: &[CaseRecord]) -> String {
     }
 }
 
-pub fn read(path: &Path) -> Result<Vec<CaseRecord>> {
+pub fn read_records(path: &Path) -> Result<Vec<CaseRecord>> {
     let text = fs::read_to_string(path).with_context(|| format!("--compare {}", path.display()))?;
     serde_json::from_str(&text)
         .with_context(|| format!("{} is not what a benchmark has written", path.display()))
@@ -91,7 +91,7 @@ impl Results {
     pub fn new(directory: &Path) -> Result<Self> {
         fs::create_dir_all(directory).with_context(|| directory.display().to_string())?;
         let seconds = SystemTime::UNIX_EPOCH.elapsed().map_or(0, |elapsed| elapsed.as_secs());
-        let path = directory.join(format!("{seconds}-{}.json", machine().commit));
+        let path = directory.join(format!("{seconds}-{}.json", this_machine().commit));
         Ok(Self { records: Vec::new(), path, latest: directory.join("latest.json") })
     }
 
@@ -130,7 +130,11 @@ mod tests {
     #[test]
     fn packets_are_held_against_one_hot_flow() {
         let records = [packet(REFERENCE.0, 1, 50.0), packet("xdp.v4.tcp.new", 4096, 125.0)];
-        assert!(table(&records, None).trim_end().ends_with("2.50"), "{}", table(&records, None));
+        assert!(
+            packet_table(&records, None).trim_end().ends_with("2.50"),
+            "{}",
+            packet_table(&records, None)
+        );
     }
 
     #[test]
@@ -138,7 +142,7 @@ mod tests {
         let directory = tempfile::tempdir()?;
         let mut results = Results::new(directory.path())?;
         let read_all = |results: &Results| -> Result<_> {
-            Ok([read(&results.path)?, read(&directory.path().join("latest.json"))?])
+            Ok([read_records(&results.path)?, read_records(&directory.path().join("latest.json"))?])
         };
         results.add([packet("xdp.v4.none", 1, 11.0)])?;
         assert!(read_all(&results)?.iter().all(|records| records[0].net_ns == Some(11.0)));

@@ -2,7 +2,9 @@
 
 use std::net::IpAddr;
 
-use crate::generator::{Side, inside, template, template_of_list, unvaried};
+use crate::generator::{
+    Side, packet_template, template_of_list, tunnelled_template, unvaried_template,
+};
 use ::tests::packets::datapath::surroundings::{INSIDE, OUTSIDE, device, mac};
 use ::tests::packets::datapath::tunnel::{named, of_flow, through};
 use ::tests::packets::{CLIENT_MAC, Packet, packet_too_big, tcp, udp};
@@ -29,11 +31,11 @@ impl Case {
         let template = match (self.kind, self.is_request()) {
             (PacketKind::Reply | PacketKind::AgedReply, _) => template_of_list(&packet, flows),
             (PacketKind::New | PacketKind::Fresh | PacketKind::Flood, _) => {
-                template(&packet, Side::Source, ENDLESS)
+                packet_template(&packet, Side::Source, ENDLESS)
             }
-            (PacketKind::Fragment | PacketKind::Error, _) => unvaried(&packet),
+            (PacketKind::Fragment | PacketKind::Error, _) => unvaried_template(&packet),
             (_, true) => self.template_of(&packet, flows),
-            (_, false) => template(&packet, Side::Destination, flows),
+            (_, false) => packet_template(&packet, Side::Destination, flows),
         };
         (self.arriving(&packet), Template { at_front: self.moves_front().into(), ..template })
     }
@@ -46,9 +48,9 @@ impl Case {
     /// A template of a client's packet, as it arrives.
     pub(crate) fn template_of(&self, packet: &Packet, flows: u32) -> Template {
         let arriving = self.arriving(packet);
-        let template = template(packet, Side::Source, flows);
+        let template = packet_template(packet, Side::Source, flows);
         let template = match self.kind {
-            PacketKind::Delivered(_) => inside(&arriving, packet, &template),
+            PacketKind::Delivered(_) => tunnelled_template(&arriving, packet, &template),
             _ => template,
         };
         Template { at_front: self.moves_front().into(), ..template }

@@ -4,7 +4,7 @@ use std::thread;
 use std::time::Instant;
 
 use crate::figures::Sample;
-use crate::generator::{Side, template};
+use crate::generator::{Side, packet_template};
 use ::tests::packets::Packet;
 use ::tests::packets::datapath::Hook;
 use anyhow::{Context, Result};
@@ -39,7 +39,7 @@ enum Sharing {
 
 /// The cases in turn, and what the machine allows: the wrapper with the empty program. Nothing, if there
 /// is only one CPU.
-pub fn measure(
+pub fn measure_scaling(
     quick: bool,
     only: &Pattern,
     progress: &Progress,
@@ -53,8 +53,8 @@ pub fn measure(
     if only.fits("scaling.wrapper") {
         records.push(of_wrapper([one, other], rounds, packets)?);
     }
-    for (case, sharing) in cases() {
-        let name = name(&case, sharing);
+    for (case, sharing) in scaling_cases() {
+        let name = scaling_name(&case, sharing);
         if !only.fits(&name) {
             continue;
         }
@@ -72,7 +72,7 @@ pub fn measure(
     Ok(records)
 }
 
-fn cases() -> Vec<(Case, Sharing)> {
+fn scaling_cases() -> Vec<(Case, Sharing)> {
     let local = Case::established(false, false);
     let remote = Case { backends: Backends::Remote, ..local };
     vec![
@@ -85,7 +85,7 @@ fn cases() -> Vec<(Case, Sharing)> {
     ]
 }
 
-fn name(case: &Case, sharing: Sharing) -> String {
+fn scaling_name(case: &Case, sharing: Sharing) -> String {
     let sharing = if sharing == Sharing::Same { "same" } else { "different" };
     format!("scaling.{}.{sharing}", case.name())
 }
@@ -98,7 +98,7 @@ fn cpus() -> Result<Vec<usize>> {
 
 fn of_wrapper(cpus: [usize; 2], rounds: usize, packets: u32) -> Result<CaseRecord> {
     let packet = Case::established(false, false).request();
-    let template = template(&packet, Side::Source, 1);
+    let template = packet_template(&packet, Side::Source, 1);
     let mut wrappers =
         [Wrapper::around_nothing(Hook::Forward)?, Wrapper::around_nothing(Hook::Forward)?];
     let templates = [template; 2];
@@ -147,16 +147,16 @@ fn factor(
     cpus: [usize; 2],
     packets: u32,
 ) -> Result<f64> {
-    run(wrappers, templates, packet, cpus, packets / 4)?;
-    let [alone] = run(wrappers, &[templates[0]], packet, cpus, packets)?[..] else {
+    run_on_cpus(wrappers, templates, packet, cpus, packets / 4)?;
+    let [alone] = run_on_cpus(wrappers, &[templates[0]], packet, cpus, packets)?[..] else {
         anyhow::bail!("one CPU was to run");
     };
-    let both = run(wrappers, templates, packet, cpus, packets)?;
+    let both = run_on_cpus(wrappers, templates, packet, cpus, packets)?;
     Ok(both.iter().map(|time| alone / time).sum())
 }
 
 /// Runs packets on as many CPUs at once as there are templates. Returns the nanoseconds per packet of each.
-fn run(
+fn run_on_cpus(
     wrappers: &mut [Wrapper; 2],
     templates: &[Template],
     packet: &Packet,

@@ -94,7 +94,7 @@ impl Drop for Timer {
 }
 
 /// The process itself.
-pub fn serve(servers: &[String]) -> Result<()> {
+pub fn time_sockets(servers: &[String]) -> Result<()> {
     stay_on_one_cpu()?;
     let open_server = |server: &String| open(server.parse()?);
     let servers: Vec<UdpSocket> = servers.iter().map(open_server).collect::<Result<_>>()?;
@@ -111,8 +111,10 @@ pub fn serve(servers: &[String]) -> Result<()> {
         let time = match operation.with_context(|| format!("unknown command {line:?}"))? {
             Operation::Connect => connect(target, times),
             Operation::First => first(server, target, times),
-            Operation::Send => exchange(server, target, times).map(|(sent, _)| sent),
-            Operation::Receive => exchange(server, target, times).map(|(_, received)| received),
+            Operation::Send => time_exchanges(server, target, times).map(|(sent, _)| sent),
+            Operation::Receive => {
+                time_exchanges(server, target, times).map(|(_, received)| received)
+            }
             Operation::Peer => peer(target, times),
         }
         .with_context(|| line.clone())?;
@@ -186,7 +188,11 @@ fn peer(target: SocketAddr, times: u32) -> Result<Duration> {
 
 /// Sends requests to the target, which leads to the server, and its replies. Returns the times of sending the requests
 /// and of receiving the replies.
-fn exchange(server: &UdpSocket, target: SocketAddr, times: u32) -> Result<(Duration, Duration)> {
+fn time_exchanges(
+    server: &UdpSocket,
+    target: SocketAddr,
+    times: u32,
+) -> Result<(Duration, Duration)> {
     let client = open(unbound(target))?;
     let (mut sent, mut received) = (Duration::ZERO, Duration::ZERO);
     let mut buffer = [0; 16];

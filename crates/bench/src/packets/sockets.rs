@@ -98,7 +98,11 @@ impl Place {
 }
 
 /// Measures all wanted calls in turn, one family after the other.
-pub fn measure(quick: bool, only: &Pattern, progress: &Progress) -> Result<Vec<CaseRecord>> {
+pub fn measure_socket_calls(
+    quick: bool,
+    only: &Pattern,
+    progress: &Progress,
+) -> Result<Vec<CaseRecord>> {
     let wanted: Vec<_> = FAMILIES
         .iter()
         .map(|family| (family, family.operations(only)))

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lb_limits::jittered;
+use lb_limits::apply_jitter;
 
 const FIRST_RETRY_DELAY: Duration = Duration::from_secs(1);
 const LONGEST_RETRY_DELAY: Duration = Duration::from_secs(30);
@@ -42,6 +42,6 @@ impl ConnectBackoff {
         self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mixed = (self.random ^ self.random >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        jittered(whole, whole / 4, (mixed >> 32) as u32)
+        apply_jitter(whole, whole / 4, (mixed >> 32) as u32)
     }
 }

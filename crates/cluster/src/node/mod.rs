@@ -58,7 +58,7 @@ impl NodeSpecification {
 }
 
 /// Enters the node's control groups, and replaces this process with unshare(1).
-pub fn enter(file: &Path) -> Result<()> {
+pub fn enter_node(file: &Path) -> Result<()> {
     let node = NodeSpecification::read(file)?;
     cgroups::enter_groups(&node.cgroup)?;
     let mut unshare = Command::new("unshare");

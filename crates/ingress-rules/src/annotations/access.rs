@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use http::Method;
 
-use super::values::{header_names, header_value, sources, template, token, word};
+use super::values::{
+    header_names, header_value, parse_sources, parse_template, parse_token, parse_word,
+};
 use super::{Annotation, Draft};
 
 pub const TABLE: &[Annotation] = &[
@@ -12,7 +14,7 @@ pub const TABLE: &[Annotation] = &[
         "allowed-sources",
         &["whitelist-source-range", "allowlist-source-range"],
         "addresses and ranges",
-        |draft, text| { draft.allowed_sources = sources(text)?; Ok(()) },
+        |draft, text| { draft.allowed_sources = parse_sources(text)?; Ok(()) },
         "Clients that have access; all others get 403",
     )
     .restricting(),
@@ -20,7 +22,7 @@ pub const TABLE: &[Annotation] = &[
         "denied-sources",
         &["denylist-source-range"],
         "addresses and ranges",
-        |draft, text| { draft.denied_sources = sources(text)?; Ok(()) },
+        |draft, text| { draft.denied_sources = parse_sources(text)?; Ok(()) },
         "Clients that get 403",
     )
     .restricting(),
@@ -46,7 +48,7 @@ pub const TABLE: &[Annotation] = &[
         "auth-secret-type",
         &["auth-secret-type"],
         "`auth-file`, `auth-map`",
-        |draft, text| { draft.users.is_map = word(text, &[("auth-file", false), ("auth-map", true)])?; Ok(()) },
+        |draft, text| { draft.users.is_map = parse_word(text, &[("auth-file", false), ("auth-map", true)])?; Ok(()) },
         "Whether the Secret has a file of `htpasswd` in its key `auth`, or a key for each user",
     )
     .restricting(),
@@ -84,7 +86,7 @@ pub const TABLE: &[Annotation] = &[
         "auth-signin",
         &["auth-signin"],
         "URL",
-        |draft, text| { draft.external.signin = Some(template(text)?); Ok(()) },
+        |draft, text| { draft.external.signin = Some(parse_template(text)?); Ok(()) },
         "Where clients without access are redirected to (302), instead of getting 401. `$host`, `$http_host` (with port), \
          `$scheme`, `$request_uri` and `$escaped_request_uri` stand for parts of the request",
     )
@@ -93,7 +95,7 @@ pub const TABLE: &[Annotation] = &[
         "auth-signin-redirect-argument",
         &["auth-signin-redirect-param"],
         "name",
-        |draft, text| { draft.external.redirect_argument = Some(token(text)?); Ok(()) },
+        |draft, text| { draft.external.redirect_argument = Some(parse_token(text)?); Ok(()) },
         "Argument of `auth-signin` with the URL of the request; `rd` without it",
     ),
     Annotation::set(

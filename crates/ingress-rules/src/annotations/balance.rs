@@ -2,7 +2,9 @@
 
 use lb_http::policy::{Balance, SameSite};
 
-use super::values::{attribute, boolean, duration, path, token, word};
+use super::values::{
+    parse_boolean, parse_cookie_attribute, parse_duration, parse_path, parse_token, parse_word,
+};
 use super::{Annotation, Draft};
 
 const SAME_SITES: [(&str, SameSite); 3] =
@@ -13,63 +15,63 @@ pub const TABLE: &[Annotation] = &[
         "affinity",
         &["affinity"],
         "`cookie`",
-        |draft, text| { draft.affinity = word(text, &[("cookie", true)])?; Ok(()) },
+        |draft, text| { draft.affinity = parse_word(text, &[("cookie", true)])?; Ok(()) },
         "Sends a client to the endpoint of its first request, by a cookie",
     ),
     Annotation::set(
         "session-cookie-name",
         &["session-cookie-name"],
         "name",
-        |draft, text| { draft.cookie.name = Some(token(text)?); Ok(()) },
+        |draft, text| { draft.cookie.name = Some(parse_token(text)?); Ok(()) },
         "Name of the cookie; `INGRESSCOOKIE` without it",
     ),
     Annotation::set(
         "session-cookie-path",
         &["session-cookie-path"],
         "path",
-        |draft, text| { draft.cookie.path = Some(attribute(&path(text)?)?); Ok(()) },
+        |draft, text| { draft.cookie.path = Some(parse_cookie_attribute(&parse_path(text)?)?); Ok(()) },
         "Path of the cookie; `/` without it",
     ),
     Annotation::set(
         "session-cookie-domain",
         &["session-cookie-domain"],
         "host",
-        |draft, text| { draft.cookie.domain = Some(attribute(text)?); Ok(()) },
+        |draft, text| { draft.cookie.domain = Some(parse_cookie_attribute(text)?); Ok(()) },
         "Domain of the cookie",
     ),
     Annotation::set(
         "session-cookie-max-age",
         &["session-cookie-max-age"],
         "time",
-        |draft, text| { draft.cookie.max_age = Some(duration(text)?); Ok(()) },
+        |draft, text| { draft.cookie.max_age = Some(parse_duration(text)?); Ok(()) },
         "How long the cookie is valid; until the browser is closed without it",
     ),
     Annotation::set(
         "session-cookie-expires",
         &["session-cookie-expires"],
         "time",
-        |draft, text| { draft.cookie.expires = Some(duration(text)?); Ok(()) },
+        |draft, text| { draft.cookie.expires = Some(parse_duration(text)?); Ok(()) },
         "The same, if `session-cookie-max-age` is not set",
     ),
     Annotation::set(
         "session-cookie-samesite",
         &["session-cookie-samesite"],
         "`None`, `Lax`, `Strict`",
-        |draft, text| { draft.cookie.same_site = Some(word(text, &SAME_SITES)?); Ok(()) },
+        |draft, text| { draft.cookie.same_site = Some(parse_word(text, &SAME_SITES)?); Ok(()) },
         "`SameSite` of the cookie",
     ),
     Annotation::set(
         "session-cookie-secure",
         &["session-cookie-secure"],
         "`true`, `false`",
-        |draft, text| { draft.cookie.secure = Some(boolean(text)?); Ok(()) },
+        |draft, text| { draft.cookie.secure = Some(parse_boolean(text)?); Ok(()) },
         "`Secure` of the cookie; set for requests over TLS without it",
     ),
     Annotation::set(
         "session-cookie-change-on-failure",
         &["session-cookie-change-on-failure"],
         "`true`, `false`",
-        |draft, text| { draft.cookie.change_on_failure = boolean(text)?; Ok(()) },
+        |draft, text| { draft.cookie.change_on_failure = parse_boolean(text)?; Ok(()) },
         "Whether a client moves to another endpoint if a request to its own fails",
     ),
     Annotation::set(

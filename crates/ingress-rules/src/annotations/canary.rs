@@ -2,7 +2,9 @@
 
 use lb_http::route::ValueRegex;
 
-use super::values::{attribute, boolean, header_name, header_value, number, token};
+use super::values::{
+    header_name, header_value, parse_boolean, parse_cookie_attribute, parse_number, parse_token,
+};
 use super::{Annotation, Draft};
 
 pub const TABLE: &[Annotation] = &[
@@ -10,7 +12,7 @@ pub const TABLE: &[Annotation] = &[
         "canary",
         &["canary"],
         "`true`, `false`",
-        |draft, text| { draft.canary.enabled = boolean(text)?; Ok(()) },
+        |draft, text| { draft.canary.enabled = parse_boolean(text)?; Ok(()) },
         "The Ingress gets a part of the requests of the other Ingress of its namespace with the same hosts and paths, \
          under that Ingress's annotations",
     )
@@ -49,21 +51,21 @@ pub const TABLE: &[Annotation] = &[
         "canary-by-cookie",
         &["canary-by-cookie"],
         "name",
-        |draft, text| { draft.canary.cookie = Some(attribute(&token(text)?)?); Ok(()) },
+        |draft, text| { draft.canary.cookie = Some(parse_cookie_attribute(&parse_token(text)?)?); Ok(()) },
         "Cookie that selects the canary (`always`) or excludes it (`never`), if no header decided",
     ),
     Annotation::set(
         "canary-weight",
         &["canary-weight"],
         "number",
-        |draft, text| { draft.canary.weight = number(text, 0, 1_000_000)?; Ok(()) },
+        |draft, text| { draft.canary.weight = parse_number(text, 0, 1_000_000)?; Ok(()) },
         "Share of all other requests, of `canary-weight-total`",
     ),
     Annotation::set(
         "canary-weight-total",
         &["canary-weight-total"],
         "number",
-        |draft, text| { draft.canary.weight_total = Some(number(text, 1, 1_000_000)?); Ok(()) },
+        |draft, text| { draft.canary.weight_total = Some(parse_number(text, 1, 1_000_000)?); Ok(()) },
         "What `canary-weight` is a part of; 100 without it",
     ),
 ];

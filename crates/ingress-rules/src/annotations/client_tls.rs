@@ -3,7 +3,7 @@
 use super::Annotation;
 use super::access::secret_name;
 use super::draft::VerifyClient;
-use super::values::{boolean, number, word};
+use super::values::{parse_boolean, parse_number, parse_word};
 
 const VERIFY: [(&str, VerifyClient); 3] =
     [("on", VerifyClient::On), ("off", VerifyClient::Off), ("optional", VerifyClient::Optional)];
@@ -24,7 +24,7 @@ pub const TABLE: &[Annotation] = &[
         "auth-tls-verify-client",
         &["auth-tls-verify-client"],
         "`on`, `off`, `optional`",
-        |draft, text| { draft.clients.verify = Some(word(text, &VERIFY)?); Ok(()) },
+        |draft, text| { draft.clients.verify = Some(parse_word(text, &VERIFY)?); Ok(()) },
         "Whether clients need a certificate; `optional` admits clients without one, too",
     )
     .restricting()
@@ -33,7 +33,7 @@ pub const TABLE: &[Annotation] = &[
         "auth-tls-verify-depth",
         &["auth-tls-verify-depth"],
         "number",
-        |_, text| number(text, 0, 100).map(|_: u32| ()),
+        |_, text| parse_number(text, 0, 100).map(|_: u32| ()),
         "Accepted without effect",
     )
     .restricting()
@@ -42,7 +42,7 @@ pub const TABLE: &[Annotation] = &[
         "auth-tls-pass-certificate",
         &["auth-tls-pass-certificate-to-upstream"],
         "`true`, `false`",
-        |draft, text| { draft.clients.pass_to_endpoint = boolean(text)?; Ok(()) },
+        |draft, text| { draft.clients.pass_to_endpoint = parse_boolean(text)?; Ok(()) },
         "Whether endpoints get the client's certificate in the header `ssl-client-cert`",
     ),
 ];

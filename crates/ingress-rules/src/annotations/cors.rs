@@ -3,7 +3,7 @@
 use http::{HeaderValue, Method};
 use lb_http::policy::CorsOrigin;
 
-use super::values::{boolean, duration, header_names, header_value, list};
+use super::values::{header_names, header_value, parse_boolean, parse_duration, parse_list};
 use super::{Annotation, Draft};
 
 pub const TABLE: &[Annotation] = &[
@@ -12,7 +12,7 @@ pub const TABLE: &[Annotation] = &[
         &["enable-cors"],
         "`true`, `false`",
         |draft, text| {
-            draft.cors.enabled = boolean(text)?;
+            draft.cors.enabled = parse_boolean(text)?;
             Ok(())
         },
         "Answers preflight requests, and adds the headers of CORS to responses",
@@ -63,7 +63,7 @@ pub const TABLE: &[Annotation] = &[
         &["cors-allow-credentials"],
         "`true`, `false`",
         |draft, text| {
-            let allows = boolean(text);
+            let allows = parse_boolean(text);
             draft.cors.no_credentials = allows != Ok(true);
             allows.map(|_| ())
         },
@@ -74,7 +74,7 @@ pub const TABLE: &[Annotation] = &[
         &["cors-max-age"],
         "time",
         |draft, text| {
-            draft.cors.max_age = Some(duration(text)?);
+            draft.cors.max_age = Some(parse_duration(text)?);
             Ok(())
         },
         "How long browsers keep the response to a preflight request; 20 days without it",
@@ -83,7 +83,7 @@ pub const TABLE: &[Annotation] = &[
 
 /// What can't be read allows nothing. Of origins, the others count.
 fn origins(text: &str) -> (Vec<CorsOrigin>, Result<(), String>) {
-    let items = match list(text) {
+    let items = match parse_list(text) {
         Ok(items) => items,
         Err(why) => return (Vec::new(), Err(why)),
     };
@@ -130,7 +130,7 @@ fn origin(text: &str) -> Result<CorsOrigin, String> {
 }
 
 fn methods(text: &str) -> Result<HeaderValue, String> {
-    let items = list(text)?;
+    let items = parse_list(text)?;
     for item in &items {
         Method::from_bytes(item.as_bytes())
             .map_err(|_| format!("has {item:?}, which is no method"))?;
@@ -142,7 +142,7 @@ fn names(text: &str) -> Result<HeaderValue, String> {
     if text.trim() != "*" {
         header_names(text)?;
     }
-    header_value(&list(text)?.join(", "))
+    header_value(&parse_list(text)?.join(", "))
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use lb_proxy::config::ProxyProtocol;
 
 use super::access::secret_name;
-use super::values::{boolean, word};
+use super::values::{parse_boolean, parse_word};
 use super::{Annotation, Draft};
 
 pub const TABLE: &[Annotation] = &[
@@ -23,7 +23,7 @@ pub const TABLE: &[Annotation] = &[
         "`on`, `off`",
         |draft, text| {
             let known = [("on", true), ("off", false), ("true", true), ("false", false)];
-            draft.endpoints.verify = word(text, &known)?;
+            draft.endpoints.verify = parse_word(text, &known)?;
 Ok(())
         },
         "Whether the endpoints' certificates are verified",
@@ -41,9 +41,9 @@ Ok(())
         "upstream-tls-send-name",
         &["proxy-ssl-server-name"],
         "`on`, `off`",
-        |draft, text| match word(text, &[("on", true), ("off", false)]) {
+        |draft, text| match parse_word(text, &[("on", true), ("off", false)]) {
             Ok(on) => { draft.endpoints.send_name = on; Ok(()) },
-            Err(_) => { draft.endpoints.send_name = boolean(text)?; Ok(()) },
+            Err(_) => { draft.endpoints.send_name = parse_boolean(text)?; Ok(()) },
         },
         "Whether the name is sent as SNI",
     )
@@ -59,7 +59,7 @@ Ok(())
 ];
 
 pub fn proxy_protocol(text: &str) -> Result<ProxyProtocol, String> {
-    word(text, &[("v1", ProxyProtocol::V1), ("v2", ProxyProtocol::V2)])
+    parse_word(text, &[("v1", ProxyProtocol::V1), ("v2", ProxyProtocol::V2)])
 }
 
 fn server_name(draft: &mut Draft, text: &str) -> Result<(), String> {

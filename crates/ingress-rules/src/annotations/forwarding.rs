@@ -4,7 +4,8 @@ use lb_http::policy::Retry;
 use lb_http::upstream::UpstreamProtocol;
 
 use super::values::{
-    boolean, duration, header_value, headers, list, number, path, size, statuses, timeout, word,
+    header_value, parse_boolean, parse_duration, parse_headers, parse_list, parse_number,
+    parse_path, parse_size, parse_statuses, parse_timeout, parse_word,
 };
 use super::{Annotation, Draft};
 
@@ -25,7 +26,7 @@ pub const TABLE: &[Annotation] = &[
         &["proxy-body-size"],
         "size (`8m`), `0`: no limit",
         |draft, text| {
-            let read = size(text);
+            let read = parse_size(text);
             draft.has_unknown_max_body = read.is_err();
             draft.max_body = Some(read?);
             Ok(())
@@ -37,7 +38,7 @@ pub const TABLE: &[Annotation] = &[
         "backend-protocol",
         &["backend-protocol"],
         "`HTTP`, `HTTPS`, `GRPC`, `GRPCS`",
-        |draft, text| { draft.protocol = Some(word(text, &PROTOCOLS)?); Ok(()) },
+        |draft, text| { draft.protocol = Some(parse_word(text, &PROTOCOLS)?); Ok(()) },
         "What the endpoints speak; takes precedence over the port's `appProtocol`",
     )
     .restricting()
@@ -61,7 +62,7 @@ pub const TABLE: &[Annotation] = &[
         &["use-regex"],
         "`true`, `false`",
         |draft, text| {
-            let read = boolean(text);
+            let read = parse_boolean(text);
             draft.use_regex |= read != Ok(false);
             read.map(|_| ())
         },
@@ -77,21 +78,21 @@ pub const TABLE: &[Annotation] = &[
         "connect-timeout",
         &["proxy-connect-timeout"],
         "time (`5s`)",
-        |draft, text| { draft.timeouts.connect = timeout(text)?; Ok(()) },
+        |draft, text| { draft.timeouts.connect = parse_timeout(text)?; Ok(()) },
         "Longest time until a connection to an endpoint is established",
     ),
     Annotation::set(
         "send-timeout",
         &["proxy-send-timeout"],
         "time (`60s`)",
-        |draft, text| { draft.timeouts.send = timeout(text)?; Ok(()) },
+        |draft, text| { draft.timeouts.send = parse_timeout(text)?; Ok(()) },
         "Longest time between two writes to an endpoint",
     ),
     Annotation::set(
         "read-timeout",
         &["proxy-read-timeout"],
         "time (`60s`)",
-        |draft, text| { draft.timeouts.read = timeout(text)?; Ok(()) },
+        |draft, text| { draft.timeouts.read = parse_timeout(text)?; Ok(()) },
         "Longest time between two reads from an endpoint, and until its response begins",
     ),
     Annotation::set(
@@ -119,7 +120,7 @@ pub const TABLE: &[Annotation] = &[
         &["proxy-next-upstream-timeout"],
         "time, `0`: no limit",
         |draft, text| {
-            let time = duration(text)?;
+            let time = parse_duration(text)?;
             draft.retry.timeout = Some(time).filter(|time| !time.is_zero());
 Ok(())
         },
@@ -136,14 +137,14 @@ Ok(())
         "forwarded-prefix",
         &["x-forwarded-prefix"],
         "path",
-        |draft, text| { draft.forwarded_prefix = Some(header_value(&path(text)?)?); Ok(()) },
+        |draft, text| { draft.forwarded_prefix = Some(header_value(&parse_path(text)?)?); Ok(()) },
         "`X-Forwarded-Prefix` that endpoints get",
     ),
     Annotation::set(
         "request-headers",
         &[],
         "lines `Name: value`",
-        |draft, text| { draft.request_headers = headers(text)?; Ok(()) },
+        |draft, text| { draft.request_headers = parse_headers(text)?; Ok(()) },
         "Headers that are set in requests to endpoints",
     )
     .restricting(),
@@ -151,21 +152,21 @@ Ok(())
         "response-headers",
         &[],
         "lines `Name: value`",
-        |draft, text| { draft.response_headers = headers(text)?; Ok(()) },
+        |draft, text| { draft.response_headers = parse_headers(text)?; Ok(()) },
         "Headers that are set in responses to clients",
     ),
     Annotation::set(
         "compress",
         &[],
         "`true`, `false`",
-        |draft, text| { draft.compress = boolean(text)?; Ok(()) },
+        |draft, text| { draft.compress = parse_boolean(text)?; Ok(()) },
         "Compresses texts in responses with Brotli or gzip, as the client prefers",
     ),
     Annotation::set(
         "custom-http-errors",
         &["custom-http-errors"],
         "status codes (`404,503`)",
-        |draft, text| { draft.error_statuses = statuses(text)?; Ok(()) },
+        |draft, text| { draft.error_statuses = parse_statuses(text)?; Ok(()) },
         "Responses of endpoints with these statuses are replaced by those of `default-backend`, or of \
          `spec.defaultBackend`",
     ),
@@ -181,7 +182,7 @@ Ok(())
         "access-log",
         &["enable-access-log"],
         "`true`, `false`",
-        |draft, text| { draft.no_access_log = !boolean(text)?; Ok(()) },
+        |draft, text| { draft.no_access_log = !parse_boolean(text)?; Ok(()) },
         "Whether requests appear in the access log",
     ),
 ];
@@ -225,7 +226,7 @@ fn retry_on(draft: &mut Draft, text: &str) -> Result<(), String> {
 }
 
 fn retry_tries(draft: &mut Draft, text: &str) -> Result<(), String> {
-    let tries = number(text, 0, 1000)?;
+    let tries = parse_number(text, 0, 1000)?;
     // `retry-on: off` stays off.
     if draft.retry.tries != 1 {
         draft.retry.tries = if tries == 0 { MOST_TRIES } else { tries.min(MOST_TRIES) };
@@ -240,7 +241,7 @@ fn host_header(text: &str) -> Result<http::HeaderValue, String> {
 
 /// A name of a Service in the Ingress's namespace.
 fn service_name(text: &str) -> Result<std::sync::Arc<str>, String> {
-    let [name] = list(text)?[..] else { return Err("is more than one Service".to_owned()) };
+    let [name] = parse_list(text)?[..] else { return Err("is more than one Service".to_owned()) };
     if name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-') {
         Ok(name.into())
     } else {

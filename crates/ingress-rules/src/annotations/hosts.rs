@@ -3,7 +3,7 @@
 use lb_http::HostPattern;
 
 use super::endpoints::proxy_protocol;
-use super::values::{boolean, list};
+use super::values::{parse_boolean, parse_list};
 use super::{Annotation, Draft};
 
 /// Each has a copy of all paths.
@@ -22,7 +22,7 @@ pub const TABLE: &[Annotation] = &[
         "tls-passthrough",
         &["ssl-passthrough"],
         "`true`, `false`",
-        |draft, text| { draft.passthrough = boolean(text)?; Ok(()) },
+        |draft, text| { draft.passthrough = parse_boolean(text)?; Ok(()) },
         "Forwards TLS connections for the Ingress's hosts to the Service of path `/` without terminating them, if the \
          setting `allow-tls-passthrough` is true. Sources and limits apply to connections; with passwords, `auth-url` or client \
          certificates it is refused",
@@ -43,7 +43,7 @@ fn server_alias(draft: &mut Draft, text: &str) -> Result<(), String> {
         Ok(HostPattern::Any) | Err(_) => Err(format!("has {item:?}, which is no host")),
         Ok(host) => Ok(host),
     };
-    let items = list(text)?;
+    let items = parse_list(text)?;
     if items.len() > MOST_ALIASES {
         return Err(format!("has {} hosts; at most {MOST_ALIASES} are possible", items.len()));
     }

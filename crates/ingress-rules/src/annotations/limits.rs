@@ -1,7 +1,7 @@
 //! Limits for each client address.
 
 use super::Annotation;
-use super::values::{number, sources};
+use super::values::{parse_number, parse_sources};
 
 pub const TABLE: &[Annotation] = &[
     Annotation::set(
@@ -33,7 +33,7 @@ pub const TABLE: &[Annotation] = &[
         &["limit-burst-multiplier"],
         "number",
         |draft, text| {
-            draft.limits.burst_multiplier = number(text, 1, 1000)?;
+            draft.limits.burst_multiplier = parse_number(text, 1, 1000)?;
             Ok(())
         },
         "Requests beyond the rate that are accepted at once, as a multiple of it; 5 without it",
@@ -56,7 +56,7 @@ pub const TABLE: &[Annotation] = &[
         &["limit-allowlist", "limit-whitelist"],
         "addresses and ranges",
         |draft, text| {
-            draft.limits.exempt = sources(text)?;
+            draft.limits.exempt = parse_sources(text)?;
             Ok(())
         },
         "Clients without these limits",
@@ -64,6 +64,6 @@ pub const TABLE: &[Annotation] = &[
 ];
 
 fn limit(text: &str) -> Result<Option<u32>, String> {
-    let number = number(text, 0, 1_000_000)?;
+    let number = parse_number(text, 0, 1_000_000)?;
     Ok(Some(number).filter(|&number| number != 0))
 }

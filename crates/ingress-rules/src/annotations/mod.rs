@@ -199,7 +199,7 @@ impl Annotation {
             }
             Effect::Snippet => {
                 let restricting = snippets::restricting_directive(value);
-                let outcome = AnnotationOutcome::Refused(snippets::refusal(restricting));
+                let outcome = AnnotationOutcome::Refused(snippets::refuse_snippet(restricting));
                 let Some(directive) = restricting else { return (outcome, false) };
                 (outcome, format!("it restricts access ({directive})"))
             }

@@ -47,7 +47,7 @@ pub(crate) fn restricting_directive(snippet: &str) -> Option<&str> {
     })
 }
 
-pub fn refusal(restricting: Option<&str>) -> String {
+pub fn refuse_snippet(restricting: Option<&str>) -> String {
     let never = "snippets are never executed";
     match restricting {
         Some(directive) => format!(

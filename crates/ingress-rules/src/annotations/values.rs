@@ -17,7 +17,7 @@ const MOST_ITEMS: usize = 1000;
 /// Each request or response gets a copy of them. Endpoints and clients take about a hundred.
 const MOST_HEADERS: usize = 64;
 
-pub fn boolean(text: &str) -> Parsed<bool> {
+pub fn parse_boolean(text: &str) -> Parsed<bool> {
     match text.trim() {
         "true" | "True" | "TRUE" | "t" | "T" | "1" => Ok(true),
         "false" | "False" | "FALSE" | "f" | "F" | "0" => Ok(false),
@@ -25,14 +25,14 @@ pub fn boolean(text: &str) -> Parsed<bool> {
     }
 }
 
-pub fn number<T: FromStr + PartialOrd + Display>(text: &str, least: T, most: T) -> Parsed<T> {
+pub fn parse_number<T: FromStr + PartialOrd + Display>(text: &str, least: T, most: T) -> Parsed<T> {
     let wrong = || format!("is not a number from {least} to {most}");
     let number: T = text.trim().parse().map_err(|_| wrong())?;
     if number < least || number > most { Err(wrong()) } else { Ok(number) }
 }
 
 /// One of some words, regardless of case.
-pub fn word<T: Copy>(text: &str, known: &[(&str, T)]) -> Parsed<T> {
+pub fn parse_word<T: Copy>(text: &str, known: &[(&str, T)]) -> Parsed<T> {
     let same = |(name, _): &&(&str, T)| name.eq_ignore_ascii_case(text.trim());
     known.iter().find(same).map(|(_, value)| *value).ok_or_else(|| {
         let names: Vec<&str> = known.iter().map(|(name, _)| *name).collect();
@@ -41,7 +41,7 @@ pub fn word<T: Copy>(text: &str, known: &[(&str, T)]) -> Parsed<T> {
 }
 
 /// Octets: a number with an optional unit `k`, `m` or `g`, in powers of 1024.
-pub fn size(text: &str) -> Parsed<u64> {
+pub fn parse_size(text: &str) -> Parsed<u64> {
     let wrong = || "is not a size such as 1000, 64k, 8m or 1g".to_owned();
     let lower = text.trim().to_ascii_lowercase();
     let digits = lower.trim_end_matches(|c: char| !c.is_ascii_digit());
@@ -56,7 +56,7 @@ pub fn size(text: &str) -> Parsed<u64> {
 }
 
 /// A number of seconds, or of another unit: `500ms`, `30s`, `5m`, `1h`.
-pub fn duration(text: &str) -> Parsed<Duration> {
+pub fn parse_duration(text: &str) -> Parsed<Duration> {
     let wrong = || "is not a time such as 60, 500ms, 30s, 5m or 1h, of at most a year".to_owned();
     let text = text.trim();
     let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
@@ -74,13 +74,13 @@ pub fn duration(text: &str) -> Parsed<Duration> {
 }
 
 /// A time that is not zero.
-pub fn timeout(text: &str) -> Parsed<Duration> {
-    let time = duration(text)?;
+pub fn parse_timeout(text: &str) -> Parsed<Duration> {
+    let time = parse_duration(text)?;
     if time.is_zero() { Err("is zero, so every request would fail".to_owned()) } else { Ok(time) }
 }
 
 /// Items that are separated by commas, without empty ones.
-pub fn list(text: &str) -> Parsed<Vec<&str>> {
+pub fn parse_list(text: &str) -> Parsed<Vec<&str>> {
     let items: Vec<&str> = text.split(',').map(str::trim).filter(|item| !item.is_empty()).collect();
     match items.len() {
         0 => Err("has no items".to_owned()),
@@ -90,12 +90,12 @@ pub fn list(text: &str) -> Parsed<Vec<&str>> {
 }
 
 /// Addresses and ranges.
-pub fn sources(text: &str) -> Parsed<Vec<IpNet>> {
+pub fn parse_sources(text: &str) -> Parsed<Vec<IpNet>> {
     let range = |text: &str| {
         let address = || text.parse::<IpAddr>().map(IpNet::from);
         text.parse::<IpNet>().or_else(|_| address())
     };
-    let items = list(text)?;
+    let items = parse_list(text)?;
     let one = |item: &&str| {
         let range =
             range(item).map_err(|_| format!("contains {item:?}, which is no address or range"))?;
@@ -127,7 +127,7 @@ pub(crate) fn header_name(text: &str) -> Parsed<HeaderName> {
 
 pub(crate) fn header_names(text: &str) -> Parsed<Vec<HeaderName>> {
     let mut names: Vec<HeaderName> = Vec::new();
-    for name in list(text)? {
+    for name in parse_list(text)? {
         let name = header_name(name)?;
         // Each is looked up for each request.
         if !names.contains(&name) {
@@ -148,7 +148,7 @@ pub(crate) fn header_value(text: &str) -> Parsed<HeaderValue> {
 }
 
 /// Lines `Name: value`.
-pub fn headers(text: &str) -> Parsed<Vec<(HeaderName, HeaderValue)>> {
+pub fn parse_headers(text: &str) -> Parsed<Vec<(HeaderName, HeaderValue)>> {
     let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
     let one = |line: &str| {
         let (name, value) = line.split_once(':').ok_or("has a line without a colon")?;
@@ -186,7 +186,7 @@ pub fn is_reserved(name: &HeaderName) -> bool {
 }
 
 /// A name of a cookie or of a query argument.
-pub fn token(text: &str) -> Parsed<Arc<str>> {
+pub fn parse_token(text: &str) -> Parsed<Arc<str>> {
     let text = text.trim();
     let allowed = |c: char| c.is_ascii_alphanumeric() || "!#$%&'*+-.^_`|~".contains(c);
     if text.is_empty() || text.len() > 128 || !text.chars().all(allowed) {
@@ -196,7 +196,7 @@ pub fn token(text: &str) -> Parsed<Arc<str>> {
 }
 
 /// The value of an attribute of a cookie.
-pub fn attribute(text: &str) -> Parsed<Arc<str>> {
+pub fn parse_cookie_attribute(text: &str) -> Parsed<Arc<str>> {
     let text = text.trim();
     if text.is_empty() || !text.bytes().all(|b| (0x21..0x7f).contains(&b) && b != b';' && b != b',')
     {
@@ -205,7 +205,7 @@ pub fn attribute(text: &str) -> Parsed<Arc<str>> {
     Ok(text.into())
 }
 
-pub fn path(text: &str) -> Parsed<Arc<str>> {
+pub fn parse_path(text: &str) -> Parsed<Arc<str>> {
     let text = text.trim();
     if !text.starts_with('/') {
         return Err("does not begin with /".to_owned());
@@ -214,17 +214,17 @@ pub fn path(text: &str) -> Parsed<Arc<str>> {
     Ok(text.into())
 }
 
-pub fn status(text: &str, least: u16, most: u16) -> Parsed<StatusCode> {
-    let code = number(text, least, most)?;
+pub fn parse_status(text: &str, least: u16, most: u16) -> Parsed<StatusCode> {
+    let code = parse_number(text, least, most)?;
     StatusCode::from_u16(code).map_err(|_| "is not a status code".to_owned())
 }
 
-pub fn statuses(text: &str) -> Parsed<BTreeSet<u16>> {
-    list(text)?.into_iter().map(|item| number(item, 400, 599)).collect()
+pub fn parse_statuses(text: &str) -> Parsed<BTreeSet<u16>> {
+    parse_list(text)?.into_iter().map(|item| parse_number(item, 400, 599)).collect()
 }
 
 /// An absolute URL for clients, or a path on the same host.
-pub fn location(text: &str) -> Parsed<Arc<str>> {
+pub fn parse_location(text: &str) -> Parsed<Arc<str>> {
     let text = text.trim();
     let rest = text.strip_prefix("https://").or_else(|| text.strip_prefix("http://"));
     let absolute = rest.is_some_and(|rest| !rest.is_empty() && !rest.starts_with('/'));
@@ -242,11 +242,11 @@ const VARIABLES: [&str; 6] =
     ["escaped_request_uri", "request_uri", "scheme", "host", "http_host", "uri"];
 
 /// A location with variables.
-pub fn template(text: &str) -> Parsed<Arc<str>> {
+pub fn parse_template(text: &str) -> Parsed<Arc<str>> {
     let text = text.trim();
     // `$scheme://` begins a URL, too.
     let url = text.replacen("$scheme://", "https://", 1);
-    location(&url)?;
+    parse_location(&url)?;
     for after in text.split('$').skip(1) {
         let name = after.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').next();
         if !name.is_some_and(|name| VARIABLES.contains(&name)) {
@@ -274,34 +274,34 @@ mod tests {
 
     #[test]
     fn sizes_and_times_have_units() {
-        assert_eq!(size("0"), Ok(0));
-        assert_eq!(size("8m"), Ok(8 << 20));
-        assert_eq!(size("1G"), Ok(1 << 30));
+        assert_eq!(parse_size("0"), Ok(0));
+        assert_eq!(parse_size("8m"), Ok(8 << 20));
+        assert_eq!(parse_size("1G"), Ok(1 << 30));
         for wrong in ["", "m", "-1", "8x", "99999999999g", "1.5m"] {
-            assert!(size(wrong).is_err(), "{wrong}");
+            assert!(parse_size(wrong).is_err(), "{wrong}");
         }
-        assert_eq!(duration("60"), Ok(Duration::from_secs(60)));
-        assert_eq!(duration("500ms"), Ok(Duration::from_millis(500)));
+        assert_eq!(parse_duration("60"), Ok(Duration::from_secs(60)));
+        assert_eq!(parse_duration("500ms"), Ok(Duration::from_millis(500)));
         for wrong in ["", "s", "1.5", "-1", "99999999999999999999", "400d"] {
-            assert!(duration(wrong).is_err(), "{wrong}");
+            assert!(parse_duration(wrong).is_err(), "{wrong}");
         }
-        assert!(timeout("0").is_err());
+        assert!(parse_timeout("0").is_err());
     }
 
     #[test]
     fn one_bad_range_makes_a_list_invalid() {
-        let read = sources("10.0.0.0/8, 192.0.2.1,2001:db8::/32").unwrap();
+        let read = parse_sources("10.0.0.0/8, 192.0.2.1,2001:db8::/32").unwrap();
         let text: Vec<String> = read.iter().map(ToString::to_string).collect();
         assert_eq!(text, ["10.0.0.0/8", "192.0.2.1/32", "2001:db8::/32"]);
         for wrong in ["", ",", "10.0.0.0/8,10.0.0.0/33", "all"] {
-            assert!(sources(wrong).is_err(), "{wrong}");
+            assert!(parse_sources(wrong).is_err(), "{wrong}");
         }
     }
 
     /// Clients have canonical addresses: a range in IPv6 form would match none of them.
     #[test]
     fn ranges_of_mapped_addresses_are_ranges_of_ipv4() {
-        let text = |text| sources(text).map(|ranges| ranges[0].to_string());
+        let text = |text| parse_sources(text).map(|ranges| ranges[0].to_string());
         for (mapped, plain) in [
             ("::ffff:192.0.2.0/120", "192.0.2.0/24"),
             ("::ffff:192.0.2.7", "192.0.2.7/32"),
@@ -311,7 +311,7 @@ mod tests {
         ] {
             assert_eq!(text(mapped), Ok(plain.to_owned()), "{mapped}");
         }
-        assert!(sources("::ffff:192.0.2.0/80").is_err());
+        assert!(parse_sources("::ffff:192.0.2.0/80").is_err());
     }
 
     /// `Location: //evil.example/` leads to another host.
@@ -326,7 +326,7 @@ mod tests {
             "https://a.example.org$uri",
             "https://a.example.org/$host",
         ] {
-            assert_eq!(template(right).as_deref(), Ok(right));
+            assert_eq!(parse_template(right).as_deref(), Ok(right));
         }
         for wrong in [
             "/$request_uri",
@@ -339,7 +339,7 @@ mod tests {
             "https://$hostname/",
             "/a$query",
         ] {
-            assert!(template(wrong).is_err(), "{wrong}");
+            assert!(parse_template(wrong).is_err(), "{wrong}");
         }
     }
 
@@ -347,19 +347,19 @@ mod tests {
     fn headers_cannot_be_split_or_forged() {
         assert!(header_value("a\r\nb: c").is_err());
         assert!(header_value("caf\u{e9}").is_err());
-        assert_eq!(headers("X-A: 1\nX-B: 2").unwrap().len(), 2);
+        assert_eq!(parse_headers("X-A: 1\nX-B: 2").unwrap().len(), 2);
         for wrong in ["Host: a", "Transfer-Encoding: chunked", "X-Forwarded-For: 1", "X A: 1", "a"]
         {
-            assert!(headers(wrong).is_err(), "{wrong}");
+            assert!(parse_headers(wrong).is_err(), "{wrong}");
         }
         let many = |count: usize| (0..count).map(|n| format!("X-{n}: a\n")).collect::<String>();
-        assert_eq!(headers(&many(64)).unwrap().len(), 64);
-        assert!(headers(&many(65)).is_err());
+        assert_eq!(parse_headers(&many(64)).unwrap().len(), 64);
+        assert!(parse_headers(&many(65)).is_err());
         let names = |count: usize| (0..count).map(|n| format!("X-{n},x-1,")).collect::<String>();
         assert_eq!(header_names(&names(64)).unwrap().len(), 64);
         assert!(header_names(&names(65)).is_err());
-        assert!(location("//evil.example").is_err());
-        assert!(location("javascript:alert(1)").is_err());
-        assert!(location("https://a/\r\nb").is_err());
+        assert!(parse_location("//evil.example").is_err());
+        assert!(parse_location("javascript:alert(1)").is_err());
+        assert!(parse_location("https://a/\r\nb").is_err());
     }
 }

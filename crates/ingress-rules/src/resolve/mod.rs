@@ -18,7 +18,7 @@ use super::annotations::{self, Draft};
 use super::objects::IngressObjects;
 use super::resolved::{HostPart, Resolved, Share};
 
-pub fn resolve(ingress: &Ingress, objects: &IngressObjects) -> Resolved {
+pub fn resolve_ingress(ingress: &Ingress, objects: &IngressObjects) -> Resolved {
     let name = ServiceName::of(&ingress.metadata);
     let annotations = ingress.metadata.annotations.as_ref();
     let (draft, findings) = annotations.map(annotations::read_annotations).unwrap_or_default();

@@ -9,7 +9,7 @@ use k8s_openapi::api::networking::v1::Ingress;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use lb_http::{HostPattern, UpstreamName};
 use lb_proxy::HostTls;
-use lb_rules::model::{Kind, Object, ObjectRef, Problem, ServiceName, trim as trim_service};
+use lb_rules::model::{Kind, Object, ObjectRef, Problem, ServiceName, trim_service};
 
 use super::IngressRuleSettings;
 use super::class::{Class, Classes};

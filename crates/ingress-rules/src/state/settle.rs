@@ -10,7 +10,7 @@ use lb_rules::model::{Kind, ObjectRef, Problem, ServiceName};
 
 use super::super::Delta;
 use super::super::hosts::{self, Above, Combiner, HostClaim};
-use super::super::resolve::resolve;
+use super::super::resolve::resolve_ingress;
 use super::super::resolved::{HostPart, Resolved};
 use super::{Model, Reference, references, secret_ref};
 
@@ -45,7 +45,7 @@ impl Model {
         let ingress = self.ingresses.get(&name);
         let new = ingress
             .filter(|ingress| self.classes.has(ingress, &self.objects.settings))
-            .map(|ingress| resolve(ingress, &self.objects));
+            .map(|ingress| resolve_ingress(ingress, &self.objects));
         let is_ours = new.is_some();
         // What decides which Secrets come first.
         let rank = |resolved: &Resolved| {
@@ -78,11 +78,11 @@ impl Model {
         let claim = HostClaim { age: new.age, ingress: name.clone() };
         for (host, part) in &new.hosts {
             let entry = self.hosts.entry(host.clone()).or_default();
-            hosts::insert(entry.claims.list(part, new.canary.is_some()), claim.clone());
+            hosts::insert_claim(entry.claims.list(part, new.canary.is_some()), claim.clone());
             self.dirty.hosts.insert(host.clone());
         }
         if new.default.is_some() && new.canary.is_none() {
-            hosts::insert(self.defaults.entry(name.namespace.clone()).or_default(), claim);
+            hosts::insert_claim(self.defaults.entry(name.namespace.clone()).or_default(), claim);
             self.default_changed(&name.namespace);
         }
         for (upstream, _) in &new.upstreams {
@@ -123,13 +123,13 @@ impl Model {
 
         for (host, part) in gone {
             if let Some(entry) = self.hosts.get_mut(host) {
-                hosts::remove(entry.claims.list(part, old.canary.is_some()), &claim);
+                hosts::remove_claim(entry.claims.list(part, old.canary.is_some()), &claim);
             }
             self.dirty.hosts.insert(host.clone());
         }
         if had_default && !has_default {
             if let Some(claims) = self.defaults.get_mut(&name.namespace) {
-                hosts::remove(claims, &claim);
+                hosts::remove_claim(claims, &claim);
                 if claims.is_empty() {
                     self.defaults.remove(&name.namespace);
                 }

@@ -8,7 +8,7 @@ use lb_rules::notation::{ip_of_octets, protocol_name, tcp_flag_names};
 use serde::Serialize;
 
 /// Reads an event of the ring buffer; `None` if it has another size.
-pub fn read(bytes: &[u8]) -> Option<PacketEvent> {
+pub fn parse_packet_event(bytes: &[u8]) -> Option<PacketEvent> {
     let event = bytes.get(..size_of::<PacketEvent>())?.as_ptr().cast::<PacketEvent>();
     // SAFETY: the slice has the event's size; any bytes are valid; the read is unaligned.
     Some(unsafe { event.read_unaligned() })

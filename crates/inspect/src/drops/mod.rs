@@ -13,7 +13,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use aya::maps::{Map, MapData, PerCpuArray, RingBuf};
 use lb_common::layout::{Listener, PacketEvent, Reason, Ticks, map};
-use lb_kernel::{Mapped, clock};
+use lb_kernel::{Mapped, read_clock};
 use lb_rules::reasons::{ReasonFate, explain_reason};
 use tokio::io::unix::AsyncFd;
 
@@ -59,7 +59,7 @@ impl Listening {
         let token = u32::from_ne_bytes(token) | 1;
 
         let found: Listener = listener.load(0);
-        let now = clock()?;
+        let now = read_clock()?;
         ensure!(
             found.token == 0 || !found.is_there(now),
             "another `millrace drops` is running, and each event is reported only once.\n\
@@ -89,7 +89,7 @@ impl Listening {
 
     /// Extends the deadline.
     pub fn renew(&mut self) -> Result<()> {
-        let until = Ticks(clock()?.0.wrapping_add(Ticks::in_seconds(LEASE)));
+        let until = Ticks(read_clock()?.0.wrapping_add(Ticks::in_seconds(LEASE)));
         let next = word(&Listener { until, token: self.token, ..Listener::default() });
         self.replace(next)
     }
@@ -112,7 +112,7 @@ impl Listening {
         let mut ready = self.events.readable_mut().await?;
         let mut events = Vec::new();
         while let Some(item) = ready.get_inner_mut().next() {
-            events.extend(event::read(&item));
+            events.extend(event::parse_packet_event(&item));
         }
         ready.clear_ready();
         Ok(events)
@@ -123,7 +123,7 @@ impl Listening {
         self.give_up();
         let mut events = Vec::new();
         while let Some(item) = self.events.get_mut().next() {
-            events.extend(event::read(&item));
+            events.extend(event::parse_packet_event(&item));
         }
         events
     }

@@ -45,7 +45,7 @@ impl Link {
 }
 
 /// The frames of a capture.
-pub fn frames(file: &[u8]) -> Result<Vec<Captured>> {
+pub fn parse_capture(file: &[u8]) -> Result<Vec<Captured>> {
     match file {
         [0xd4, 0xc3, 0xb2, 0xa1, ..] | [0x4d, 0x3c, 0xb2, 0xa1, ..] => pcap(file, false),
         [0xa1, 0xb2, 0xc3, 0xd4, ..] | [0xa1, 0xb2, 0x3c, 0x4d, ..] => pcap(file, true),
@@ -228,8 +228,8 @@ mod tests {
             Captured { bytes: vec![2; 20], cut_from: Some(90), is_made: false },
         ];
         for big in [false, true] {
-            assert_eq!(frames(&pcap_of(1, &packets, big)).expect("pcap"), expected);
-            assert_eq!(frames(&pcapng_of(1, &packets, big)).expect("pcapng"), expected);
+            assert_eq!(parse_capture(&pcap_of(1, &packets, big)).expect("pcap"), expected);
+            assert_eq!(parse_capture(&pcapng_of(1, &packets, big)).expect("pcapng"), expected);
         }
     }
 
@@ -241,7 +241,7 @@ mod tests {
         for (link, packet, rest) in
             [(101, v6, &[0x86, 0xdd, 0x60, 9, 9][..]), (113, &cooked, &[0x08, 0x00, 0x45, 8])]
         {
-            let found = frames(&pcap_of(link, &[(packet, packet.len() as u32)], false));
+            let found = parse_capture(&pcap_of(link, &[(packet, packet.len() as u32)], false));
             let expected = [&ethernet[..], rest].concat();
             assert_eq!(found.expect("pcap"), [Captured::made(expected)]);
         }
@@ -252,12 +252,12 @@ mod tests {
         let packets: [(&[u8], u32); 2] = [(&[1; 16], 16), (&[2; 16], 16)];
         for file in [pcap_of(1, &packets, false), pcapng_of(1, &packets, true)] {
             for length in 0..file.len() {
-                let found = frames(&file[..length]).unwrap_or_default();
+                let found = parse_capture(&file[..length]).unwrap_or_default();
                 assert!(found.len() < 2, "{length}");
             }
         }
-        assert!(frames(b"GET / HTTP/1.1").is_err());
-        let error = frames(&pcap_of(147, &packets, false)).unwrap_err().to_string();
+        assert!(parse_capture(b"GET / HTTP/1.1").is_err());
+        let error = parse_capture(&pcap_of(147, &packets, false)).unwrap_err().to_string();
         assert!(error.contains("link type is 147"), "{error}");
     }
 }

@@ -1,4 +1,4 @@
-//! `millrace trace`: what the data plane does with a packet, step by step.
+//! `millrace trace_packet`: what the data plane does with a packet, step by step.
 //!
 //! The data plane itself runs here, the same code as in the kernel, over a read-only [`View`] of
 //! the pinned maps. `observe` records lookups and writes, and [`story`] describes them. Nothing
@@ -111,7 +111,7 @@ pub struct Meeting {
 }
 
 /// Runs a packet through the data plane.
-pub fn trace<T>(
+pub fn trace_packet<T>(
     tables: &T,
     routes: &dyn Routes,
     names: &dyn NameLookup,

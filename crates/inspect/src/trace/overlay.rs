@@ -14,7 +14,7 @@ pub(crate) struct Elements<V: Pod>(pub Array<MapData, V>);
 
 impl<V: Pod> Elements<V> {
     pub fn get(&self, index: u32) -> Option<V> {
-        found(self.0.get(&index, 0))
+        entry_if_found(self.0.get(&index, 0))
     }
 }
 
@@ -23,7 +23,7 @@ pub struct Entries<K: Layout, V: Pod>(pub aya::maps::HashMap<MapData, Plain<K>, 
 
 impl<K: Layout, V: Pod> Entries<K, V> {
     pub fn get(&self, key: &K) -> Option<V> {
-        found(self.0.get(&Plain(*key), 0))
+        entry_if_found(self.0.get(&Plain(*key), 0))
     }
 }
 
@@ -94,7 +94,7 @@ impl<T, W: Pod + AsRef<[u64]>> Copies<T, W> {
 }
 
 /// The result of a lookup; errors count as not found.
-pub fn found<V>(looked_up: Result<V, MapError>) -> Option<V> {
+pub fn entry_if_found<V>(looked_up: Result<V, MapError>) -> Option<V> {
     match looked_up {
         Ok(value) => Some(value),
         Err(MapError::KeyNotFound | MapError::OutOfBounds { .. }) => None,

@@ -76,7 +76,7 @@ impl Tuple {
 }
 
 /// A request of a machine for the link-layer address of another one, to all that may have it.
-pub fn request(arp: bool, source: IpAddr, target: IpAddr) -> Result<Vec<u8>> {
+pub fn neighbour_request(arp: bool, source: IpAddr, target: IpAddr) -> Result<Vec<u8>> {
     const SENDER: [u8; 6] = [2, 0, 0, 0, 0, 1];
     match (arp, source, target) {
         (true, IpAddr::V4(source), IpAddr::V4(target)) => {
@@ -271,7 +271,8 @@ mod tests {
     fn a_request_reads_as_it() {
         let ip = |text: &str| text.parse().expect("an address");
         let text = |arp, source, target| {
-            request(arp, ip(source), ip(target)).map(|frame| Summary::of(&frame).to_string())
+            neighbour_request(arp, ip(source), ip(target))
+                .map(|frame| Summary::of(&frame).to_string())
         };
         let arp = text(true, "192.0.2.7", "192.0.2.10").expect("a request");
         assert_eq!(arp, "ARP 192.0.2.7 → 192.0.2.10, 42 bytes");

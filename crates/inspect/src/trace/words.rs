@@ -10,7 +10,7 @@ pub(crate) fn mac_text([a, b, c, d, e, f]: [u8; 6]) -> String {
     format!("{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x}")
 }
 
-pub fn policy(name: &str, local_wanted: u8, local: bool) -> String {
+pub fn describe_policy(name: &str, local_wanted: u8, local: bool) -> String {
     match (local_wanted != 0, local) {
         (true, true) => format!(", by {name}: Local"),
         (false, false) => format!(", by {name}: Cluster"),

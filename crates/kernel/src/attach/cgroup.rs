@@ -19,7 +19,7 @@ use crate::link::PinnedLink;
 use crate::pins::remove_link;
 
 /// The root of the control group hierarchy: its mount point.
-pub fn root() -> Result<Option<PathBuf>> {
+pub fn cgroup_root() -> Result<Option<PathBuf>> {
     let mounts = fs::read_to_string("/proc/self/mounts").context("/proc/self/mounts")?;
     Ok(find_root(&mounts))
 }
@@ -65,22 +65,22 @@ fn roots(mounts: &str) -> impl Iterator<Item = PathBuf> {
     mounts.lines().filter_map(|line| {
         let mut fields = line.split(' ').skip(1);
         let (path, kind) = (fields.next()?, fields.next()?);
-        (kind == "cgroup2").then(|| PathBuf::from(unescaped(path)))
+        (kind == "cgroup2").then(|| PathBuf::from(undo_octal_escapes(path)))
     })
 }
 
 /// Undoes the kernel's octal escapes of blanks and backslashes.
-fn unescaped(path: &str) -> String {
+fn undo_octal_escapes(path: &str) -> String {
     let escapes = [(r"\040", " "), (r"\011", "\t"), (r"\012", "\n"), (r"\134", r"\")];
     escapes.iter().fold(path.to_owned(), |path, (code, plain)| path.replace(code, plain))
 }
 
 /// Whether a pinned link is that of a control group.
 pub(crate) fn is_pin(link: &str) -> bool {
-    SOCKET_PROGRAMS.iter().any(|program| link == pin(program))
+    SOCKET_PROGRAMS.iter().any(|program| link == cgroup_pin(program))
 }
 
-fn pin(program: &str) -> String {
+fn cgroup_pin(program: &str) -> String {
     format!("cgroup-{program}")
 }
 
@@ -104,11 +104,13 @@ impl Links<'_> {
 
     /// Detaches the programs that an earlier agent attached to processes.
     pub fn detach_processes(&self) -> Result<()> {
-        SOCKET_PROGRAMS.iter().try_for_each(|program| remove_link(&self.pins.link(&pin(program))))
+        SOCKET_PROGRAMS
+            .iter()
+            .try_for_each(|program| remove_link(&self.pins.link(&cgroup_pin(program))))
     }
 
     fn attach_program(&mut self, program: &mut Program, cgroup: &File, name: &str) -> Result<()> {
-        let pin = pin(name);
+        let pin = cgroup_pin(name);
         let path = self.pins.link(&pin);
         if let Some(old) = PinnedLink::open(&path).context("the pinned link is unusable")? {
             let inode = cgroup.metadata()?.ino();
@@ -126,7 +128,7 @@ impl Links<'_> {
             Program::CgroupSock(program) => attach_socket_hook(program, cgroup),
             _ => bail!("the BPF object's program is not a control group program"),
         };
-        self.pin(link.map_err(explain)?.map_err(not_a_link)?, pin)
+        self.pin(link.map_err(explain_cgroup_error)?.map_err(not_a_link)?, pin)
     }
 }
 
@@ -156,7 +158,7 @@ fn open(cgroup: &Path) -> Result<File> {
     Ok(directory)
 }
 
-fn explain(error: ProgramError) -> anyhow::Error {
+fn explain_cgroup_error(error: ProgramError) -> anyhow::Error {
     let denied = matches!(&error, ProgramError::SyscallError(error)
         if error.io_error.kind() == io::ErrorKind::PermissionDenied);
     let error = anyhow!(error);

@@ -67,7 +67,7 @@ pub(crate) fn filter_program(pin_path: &Path, device: u32, hook: Hook) -> Result
 }
 
 /// Filters whose records were lost, found by name on the devices of this network namespace.
-pub fn stray_filters(pin_path: &Path) -> Result<Vec<(String, Direction)>> {
+pub fn find_stray_filters(pin_path: &Path) -> Result<Vec<(String, Direction)>> {
     let mut filters = Filters::open(owner(pin_path))?;
     let mut found = Vec::new();
     for device in if_nameindex().context("this machine's devices can't be listed")?.iter() {

@@ -98,7 +98,7 @@ pub(crate) fn is_busy(error: &ProgramError) -> bool {
     error.io_error.raw_os_error().is_some_and(|code| code == EBUSY || code == EEXIST)
 }
 
-pub fn explain(error: ProgramError, device: &str, hook: Hook) -> anyhow::Error {
+pub fn explain_attach_error(error: ProgramError, device: &str, hook: Hook) -> anyhow::Error {
     let context = if is_busy(&error) {
         format!(
             "another program holds {hook} on {device}; `bpftool net show dev {device}` names it.\n\
@@ -119,7 +119,7 @@ pub(crate) fn not_a_link(error: LinkError) -> anyhow::Error {
 }
 
 /// The pin's name contains the hook, which can't be read from the link.
-pub fn pin(device: &str, hook: Hook) -> String {
+pub fn link_pin(device: &str, hook: Hook) -> String {
     let suffix = match hook {
         Hook::XdpNative => "xdp-native",
         Hook::TcxIngress | Hook::ClsactIngress => Direction::Ingress.name(),

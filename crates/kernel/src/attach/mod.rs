@@ -22,12 +22,12 @@ use super::hook::{Direction, Hook, HookPoint, Slot};
 use super::pins::{Pins, remove_link, unescaped};
 use crate::settings::{TcMode, XdpMode};
 
-pub use cgroup::{resolve_cgroup, root as cgroup_root};
+pub use cgroup::{cgroup_root, resolve_cgroup};
 pub(super) use clsact::{filter_program, filters_of_others};
 pub use links::Links;
 pub(super) use tc::has_tcx;
 
-use links::pin;
+use links::link_pin;
 
 /// The configured ways to attach programs.
 #[derive(Clone, Copy, Debug, Default)]
@@ -58,7 +58,7 @@ impl Links<'_> {
     pub fn detach(&self, device: &str, point: HookPoint) -> Result<()> {
         let slot = point.slot();
         for &hook in slot.links() {
-            remove_link(&self.pins.link(&pin(device, hook)))?;
+            remove_link(&self.pins.link(&link_pin(device, hook)))?;
         }
         match slot {
             Slot::Tc(direction) => clsact::remove_filter(self.pins, device, direction),
@@ -69,7 +69,7 @@ impl Links<'_> {
     /// Detaches the programs of an earlier agent that are not wanted.
     pub fn detach_others(&self, wanted: &BTreeSet<(String, HookPoint)>) -> Result<()> {
         let pin_names = |(device, point): &(String, HookPoint)| {
-            point.slot().links().iter().map(|&hook| pin(device, hook)).collect::<Vec<_>>()
+            point.slot().links().iter().map(|&hook| link_pin(device, hook)).collect::<Vec<_>>()
         };
         let ours: BTreeSet<String> = wanted.iter().flat_map(pin_names).collect();
         for (link, path) in self.pins.links()? {
@@ -97,18 +97,18 @@ impl Links<'_> {
 }
 
 /// The names of a data plane's links and filters.
-pub fn attached(pins: &Pins) -> Result<Vec<String>> {
+pub fn list_attached(pins: &Pins) -> Result<Vec<String>> {
     let mut attached: Vec<String> = pins.links()?.into_iter().map(|(link, _)| link).collect();
     let noted = clsact::noted_filters(pins)?;
     let stray =
-        clsact::stray_filters(pins.path())?.into_iter().filter(|found| !noted.contains(found));
+        clsact::find_stray_filters(pins.path())?.into_iter().filter(|found| !noted.contains(found));
     attached.extend(noted.iter().cloned().chain(stray).map(|filter| name_of(&filter)));
     Ok(attached)
 }
 
 /// Detaches and removes everything of a data plane; returns what was attached. Filters are looked
 /// for in the current network namespace.
-pub fn remove(pins: Pins) -> Result<Vec<String>> {
+pub fn remove_data_plane(pins: Pins) -> Result<Vec<String>> {
     let mut removed: Vec<String> = pins.links()?.into_iter().map(|(link, _)| link).collect();
     for (device, direction) in clsact::noted_filters(&pins)? {
         clsact::remove_filter(&pins, &device, direction)?;
@@ -126,7 +126,7 @@ pub fn remove(pins: Pins) -> Result<Vec<String>> {
 
 /// Removes the filters of a data plane whose pins were removed by hand.
 pub fn remove_stray_filters(pin_path: &Path) -> Result<Vec<String>> {
-    let stray = clsact::stray_filters(pin_path)?;
+    let stray = clsact::find_stray_filters(pin_path)?;
     for (device, direction) in &stray {
         clsact::remove_stray_filter(pin_path, device, *direction)?;
     }
@@ -134,8 +134,8 @@ pub fn remove_stray_filters(pin_path: &Path) -> Result<Vec<String>> {
 }
 
 /// Filters that are not recorded beside the pins.
-pub fn stray_filters(pin_path: &Path) -> Result<Vec<String>> {
-    Ok(clsact::stray_filters(pin_path)?.iter().map(name_of).collect())
+pub fn list_stray_filters(pin_path: &Path) -> Result<Vec<String>> {
+    Ok(clsact::find_stray_filters(pin_path)?.iter().map(name_of).collect())
 }
 
 fn name_of((device, direction): &(String, Direction)) -> String {
@@ -146,7 +146,7 @@ fn name_of((device, direction): &(String, Direction)) -> String {
 pub(super) fn pinned_as(name: &str) -> Option<(String, Hook)> {
     let hooks = [Hook::XdpNative, Hook::TcxIngress, Hook::TcxEgress];
     hooks.into_iter().find_map(|hook| {
-        let device = name.strip_suffix(&pin("", hook))?;
+        let device = name.strip_suffix(&link_pin("", hook))?;
         (!device.is_empty()).then(|| (unescaped(device), hook))
     })
 }
@@ -166,7 +166,7 @@ mod tests {
         let hooks = [Hook::XdpNative, Hook::TcxIngress, Hook::TcxEgress];
         for device in ["eth0", "bond0.100", "a-ingress", "br-xdp-native"] {
             for hook in hooks {
-                assert_eq!(pinned_as(&pin(device, hook)), Some((device.to_owned(), hook)));
+                assert_eq!(pinned_as(&link_pin(device, hook)), Some((device.to_owned(), hook)));
             }
         }
         assert_eq!(pinned_as("cgroup-connect4"), None);

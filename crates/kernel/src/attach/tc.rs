@@ -11,7 +11,7 @@ use nix::libc::EINVAL;
 use nix::net::if_::if_nametoindex;
 
 use super::clsact::{clsact_hook, open_filters, remove_filter};
-use super::links::{Fresh, Links, explain, not_a_link, pin};
+use super::links::{Fresh, Links, explain_attach_error, link_pin, not_a_link};
 use crate::hook::{Direction, Hook};
 use crate::pins::remove_link;
 use crate::settings::TcMode;
@@ -55,7 +55,7 @@ impl Links<'_> {
                 let hook = clsact_hook(direction);
                 self.attach_filter(program, device, direction)
                     .with_context(|| format!("{hook} can't be attached to {device}"))?;
-                remove_link(&self.pins.link(&pin(device, tcx_hook(direction))))?;
+                remove_link(&self.pins.link(&link_pin(device, tcx_hook(direction))))?;
                 Ok(hook)
             }
             TcMode::Tcx | TcMode::Auto => {
@@ -74,7 +74,7 @@ impl Links<'_> {
         direction: Direction,
         hook: Hook,
     ) -> Result<()> {
-        let name = pin(device, hook);
+        let name = link_pin(device, hook);
         if let Some(old) = self.pinned(&name)? {
             if self.leads_to(&name, device, program.info()?.id())? {
                 return Ok(());
@@ -95,7 +95,7 @@ impl Links<'_> {
         let options = TcAttachOptions::TcxOrder(LinkOrder::default());
         let link = program
             .attach_with_options(device, direction, options)
-            .map_err(|error| explain(error, device, hook))?;
+            .map_err(|error| explain_attach_error(error, device, hook))?;
         let link: FdLink = program.take_link(link)?.try_into().map_err(not_a_link)?;
         self.pin(link, name)
     }

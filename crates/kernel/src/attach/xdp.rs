@@ -5,7 +5,7 @@ use aya::programs::Xdp;
 use aya::programs::links::FdLink;
 use aya::programs::xdp::{XdpLink, XdpMode as Attach};
 
-use super::links::{Links, explain, is_busy, not_a_link, pin};
+use super::links::{Links, explain_attach_error, is_busy, link_pin, not_a_link};
 use crate::hook::Hook;
 use crate::settings::XdpMode;
 
@@ -23,7 +23,7 @@ impl Links<'_> {
             return Ok(None);
         }
         let hook = Hook::XdpNative;
-        let name = pin(device, hook);
+        let name = link_pin(device, hook);
         if let Some(old) = self.pinned(&name)? {
             if self.leads_to(&name, device, program.info()?.id())? {
                 return Ok(Some(hook));
@@ -45,7 +45,7 @@ impl Links<'_> {
             }
             Err(error) => {
                 let busy = is_busy(&error);
-                let refusal = explain(error, device, hook);
+                let refusal = explain_attach_error(error, device, hook);
                 // A mode that was configured has no fallback.
                 if busy || mode != XdpMode::Auto {
                     return Err(refusal);

@@ -26,9 +26,9 @@ use super::hash_table::HashTable;
 use super::host::own_host;
 use super::mapped::Mapped;
 use super::plain::Plain;
-use super::removal::gone;
+use super::removal::ignore_missing;
 use super::side_entries::SideEntryMaps;
-use crate::clock::clock;
+use crate::clock::read_clock;
 
 /// The maps of one address family.
 struct FamilyMaps<F: Family> {
@@ -136,7 +136,7 @@ impl Tables {
             let position = DeviceCacheEntry::index(index);
             cache::write(&self.device_cache, position, u64::from(index), entry);
             let (Some(device), Some(entry)) = (device, entry) else {
-                gone(self.devices.remove(&index))
+                ignore_missing(self.devices.remove(&index))
                     .with_context(|| format!("interface {index} cannot be removed from DEVICES"))?;
                 continue;
             };
@@ -161,7 +161,7 @@ impl Tables {
     /// Leases the epoch: until the lease ends, an agent follows the network. `shares_hops`: new flows may use next
     /// hops that flows of other clients have resolved.
     pub fn lease_epoch(&self, shares_hops: bool) {
-        let Ok(now) = clock() else { return self.end_epoch_lease() };
+        let Ok(now) = read_clock() else { return self.end_epoch_lease() };
         let lease = self.network.half(0, true);
         if !NetworkEpoch::is_leased(lease.load(Ordering::Relaxed), now) {
             // What was resolved under the last lease may have changed unseen.

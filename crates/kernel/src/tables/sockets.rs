@@ -13,7 +13,7 @@ use lb_plan::{DatagramFlow, Datagrams};
 use crate::hash_table::HashTable;
 use crate::mapped::Mapped;
 use crate::plain::{Layout, Plain};
-use crate::removal::gone;
+use crate::removal::ignore_missing;
 
 pub(crate) type Unconnected<F> = HashTable<Plain<SocketEnd<F>>, Plain<SocketFlow<F>>>;
 
@@ -44,7 +44,7 @@ pub fn sweep<F: PacketFamily>(
 ) -> Result<()> {
     for (end, Plain(flow)) in unconnected.entries()? {
         if end.0.side == SENDS && !datagrams.may_stay(&(&flow).into()) {
-            gone(unconnected.remove(&end))?;
+            ignore_missing(unconnected.remove(&end))?;
         }
     }
     Ok(())

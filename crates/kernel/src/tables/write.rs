@@ -15,7 +15,7 @@ use super::{FamilyMaps, Tables, cache, sockets};
 use crate::flow_tables;
 use crate::mapped::Order;
 use crate::plain::Plain;
-use crate::removal::gone;
+use crate::removal::ignore_missing;
 
 impl WriteTables for Tables {
     fn write_slots(&mut self, offset: u32, slots: &[u32]) -> Result<()> {
@@ -165,7 +165,7 @@ where
         let maps = self.maps();
         cache::write(&maps.frontend_cache, key.cache_index(), key, None::<layout::Frontend>);
         let removed = maps.frontends.remove(&Plain(key));
-        gone(removed).with_context(|| format!("frontend {name} cannot be removed"))
+        ignore_missing(removed).with_context(|| format!("frontend {name} cannot be removed"))
     }
 }
 

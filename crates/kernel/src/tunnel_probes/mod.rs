@@ -24,7 +24,7 @@ use nix::sys::socket::sockopt::RcvBufForce;
 use crate::pins::Pins;
 use crate::plain::Plain;
 use crate::privileges::Privileges;
-use crate::removal::gone;
+use crate::removal::ignore_missing;
 
 use probes::{Probe, Probes};
 
@@ -160,7 +160,7 @@ impl Prober {
             }
         }
         for &node in self.written.keys().filter(|node| !wanted.contains_key(node)) {
-            gone(self.found.remove(&Plain(Peer::from(node)))).with_context(|| {
+            ignore_missing(self.found.remove(&Plain(Peer::from(node)))).with_context(|| {
                 format!("node {node} can't be removed from {}", map::TUNNEL_PEERS)
             })?;
             tracing::info!(%node, "no tunnels lead to node any more");

@@ -46,7 +46,7 @@ pub(crate) fn count_request(
     })
 }
 
-pub(crate) async fn authenticate(
+pub(crate) async fn authenticate_client(
     worker: &Worker,
     client: IpAddr,
     owner: &RouteOwner,

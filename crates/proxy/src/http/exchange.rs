@@ -172,7 +172,8 @@ async fn respond(
             RouteCheck::Length(most) => check_length(&parts.headers, most)?,
             RouteCheck::Password(basic) => {
                 let client = identity.address;
-                let verified = access::authenticate(worker, client, owner, basic, &parts.headers);
+                let verified =
+                    access::authenticate_client(worker, client, owner, basic, &parts.headers);
                 Box::pin(verified).await?;
             }
             RouteCheck::ExternalAuth(auth) => {

@@ -370,7 +370,11 @@ impl Ipam {
 
 /// Where an address of a Service is announced, if it is. One that was assigned and has left its pool is announced by
 /// all nodes, so that it serves as before.
-pub fn announcement(pools: &Pools, is_assigned: bool, address: IpAddr) -> Option<&Announcement> {
+pub fn find_announcement(
+    pools: &Pools,
+    is_assigned: bool,
+    address: IpAddr,
+) -> Option<&Announcement> {
     match pools.pool_of(address) {
         Some(pool) => pool.announcement.as_ref(),
         None => is_assigned.then(Announcement::everywhere),

@@ -32,7 +32,7 @@ pub const PASSWORDS: &str = "millrace-bgp";
 pub const METALLB_NAMESPACE: &str = "metallb-system";
 
 /// Millrace's own kinds, which its deployment installs.
-pub fn own() -> Vec<CustomResourceDefinition> {
+pub fn own_kinds() -> Vec<CustomResourceDefinition> {
     vec![with_known_formats(&AddressPool::crd()), with_known_formats(&BGPPeer::crd())]
 }
 
@@ -88,11 +88,11 @@ mod tests {
     /// Formats that the validation of CustomResourceDefinitions knows.
     #[test]
     fn numbers_have_formats_that_api_servers_know() {
-        for definition in own().into_iter().chain(of_metallb()) {
+        for definition in own_kinds().into_iter().chain(of_metallb()) {
             let text = serde_json::to_string(&definition).unwrap();
             assert!(!text.contains("\"format\":\"uint"), "{text}");
         }
-        let peer = serde_json::to_value(&own()[1]).unwrap();
+        let peer = serde_json::to_value(&own_kinds()[1]).unwrap();
         let schema = &peer["spec"]["versions"][0]["schema"]["openAPIV3Schema"];
         let asn = &schema["properties"]["spec"]["properties"]["localASN"];
         let limits = (&asn["format"], asn["maximum"].as_f64());

@@ -11,7 +11,7 @@ use super::types::{Problem, Protocol, ServiceName, TrafficPolicy};
 const AFFINITY_SECONDS: i32 = 10_800;
 const MAX_AFFINITY_SECONDS: i32 = 86_400;
 
-pub fn annotation<'a>(metadata: &'a ObjectMeta, name: &str) -> Option<&'a str> {
+pub fn find_annotation<'a>(metadata: &'a ObjectMeta, name: &str) -> Option<&'a str> {
     metadata.annotations.as_ref()?.get(name).map(String::as_str)
 }
 

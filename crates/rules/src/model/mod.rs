@@ -46,7 +46,7 @@ pub use object::{Object, ObjectRef};
 pub use pools::Pool;
 pub use sent_slice::SentSlice;
 pub(crate) use service::list_cluster_ips;
-pub use service::{is_advertising_label, trim};
+pub use service::{is_advertising_label, trim_service};
 pub use slice::{AddressType, Slice};
 pub use slices::Slices;
 pub use tunnels::{forwarding_name, forwarding_named, is_tunnelled};
@@ -67,7 +67,7 @@ pub struct Resolved {
 }
 
 /// Resolves one Service.
-pub fn resolve(service: &Service, slices: &[&Slice], node: &NodeContext) -> Resolved {
+pub fn resolve_service(service: &Service, slices: &[&Slice], node: &NodeContext) -> Resolved {
     let mut problems = Vec::new();
     let name = ServiceName::of(&service.metadata);
     let mut read = service::read_service(service, &name, node, &mut problems);

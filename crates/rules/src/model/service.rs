@@ -38,7 +38,7 @@ pub(crate) struct ReadService {
 pub(crate) fn trim_unused(service: &mut Service) {
     let type_ = service.spec.as_ref().and_then(|spec| spec.type_.as_deref());
     if type_ != Some("LoadBalancer") {
-        trim(service);
+        trim_service(service);
         return;
     }
     let metadata = std::mem::take(&mut service.metadata);
@@ -49,7 +49,7 @@ pub(crate) fn trim_unused(service: &mut Service) {
 }
 
 /// Removes fields from a Service that the agent does not use: it holds all Services of a cluster.
-pub fn trim(service: &mut Service) {
+pub fn trim_service(service: &mut Service) {
     let metadata = std::mem::take(&mut service.metadata);
     // Advertisements select Services by their labels.
     let spec = service.spec.as_ref();

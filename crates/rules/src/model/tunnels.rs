@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use k8s_openapi::api::core::v1::Service;
 use lb_common::layout::Forwarding;
 
-use super::fields::{Fields, annotation};
+use super::fields::{Fields, find_annotation};
 use super::node_context::NodeContext;
 use super::types::{Problem, ServiceName, ServicePort};
 
@@ -32,7 +32,7 @@ pub fn forwarding_named(name: &str) -> Option<Forwarding> {
 /// Whether packets for a Service may leave through tunnels. This requires the addresses of all
 /// nodes.
 pub fn is_tunnelled(service: &Service, default: Forwarding) -> bool {
-    annotation(&service.metadata, FORWARDING).and_then(forwarding_named).unwrap_or(default)
+    find_annotation(&service.metadata, FORWARDING).and_then(forwarding_named).unwrap_or(default)
         != Forwarding::Masquerade
 }
 
@@ -50,7 +50,7 @@ pub(crate) fn read_forwarding(
 }
 
 fn wanted(service: &Service, node: &NodeContext, fields: &mut Fields<'_>) -> Forwarding {
-    let Some(name) = annotation(&service.metadata, FORWARDING) else { return node.forwarding };
+    let Some(name) = find_annotation(&service.metadata, FORWARDING) else { return node.forwarding };
     forwarding_named(name).unwrap_or_else(|| {
         let known: Vec<&str> = NAMES.iter().map(|(name, _)| *name).collect();
         let message = format!("{name:?} is not one of {}; ignored", known.join(", "));

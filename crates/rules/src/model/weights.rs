@@ -10,7 +10,7 @@ use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use lb_common::maglev::{DEFAULT_WEIGHT, Weight};
 
-use super::fields::{Fields, annotation};
+use super::fields::{Fields, find_annotation};
 use super::types::{Problem, ServiceName};
 
 /// Annotation of an EndpointSlice: the weight of each of its endpoints.
@@ -61,7 +61,7 @@ fn parse_named_weight<'a>(
 ) -> BTreeMap<&'a str, u16> {
     let mut weights = BTreeMap::new();
     let mut wrong = Vec::new();
-    let text = annotation(metadata, annotation_name).unwrap_or_default();
+    let text = find_annotation(metadata, annotation_name).unwrap_or_default();
     for entry in text.split(',').map(str::trim).filter(|entry| !entry.is_empty()) {
         match read_entry(entry) {
             Ok((name, _)) if weights.contains_key(name) => {

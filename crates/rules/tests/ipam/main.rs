@@ -21,7 +21,7 @@ mod scale;
 use std::fmt::Write;
 
 use lb_rules::documents;
-use lb_rules::ipam::{Ipam, IpamSettings, Pools, Range, announcement};
+use lb_rules::ipam::{Ipam, IpamSettings, Pools, Range, find_announcement};
 use lb_rules::model::{Kind, Object, ObjectRef, ServiceName};
 
 #[test]
@@ -44,7 +44,8 @@ fn meaning(name: &str, manifests: &str) -> String {
     let mut ipam = Ipam::new(settings, Pools::new(&ranges));
     let mut text = String::new();
     for (number, step) in manifests.split("# then:\n").enumerate() {
-        let contents = documents::read(name, step).unwrap_or_else(|problem| panic!("{problem}"));
+        let contents =
+            documents::parse_documents(name, step).unwrap_or_else(|problem| panic!("{problem}"));
         assert!(contents.problems.is_empty(), "{:?}", contents.problems);
         for object in contents.objects.values() {
             ipam.apply(object);
@@ -62,7 +63,7 @@ fn meaning(name: &str, manifests: &str) -> String {
 }
 
 fn describe(ipam: &Ipam, manifests: &str, text: &mut String) {
-    let all = documents::read("", &manifests.replace("# then:\n", "---\n")).unwrap();
+    let all = documents::parse_documents("", &manifests.replace("# then:\n", "---\n")).unwrap();
     for (reference, _) in all.objects.iter().filter(|(of, _)| of.kind == Kind::Service) {
         let service = ServiceName::new(&reference.namespace, &reference.name);
         let Some(outcome) = ipam.outcome(&service) else {
@@ -81,7 +82,7 @@ fn describe(ipam: &Ipam, manifests: &str, text: &mut String) {
             continue;
         }
         for &address in &outcome.addresses {
-            if let Some(announcement) = announcement(ipam.pools(), true, address) {
+            if let Some(announcement) = find_announcement(ipam.pools(), true, address) {
                 let scopes = announcement.scopes.iter().map(|scope| {
                     let interfaces: Vec<&str> =
                         scope.interfaces.iter().map(|name| name.as_str()).collect();

@@ -42,7 +42,7 @@ pub fn show_announcements(options: &Announcements, pin_path: &Path) -> Result<()
 }
 
 fn read(pin_path: &Path) -> Result<Vec<Announcement>> {
-    let Some(report) = lb_status::ask(pin_path)? else {
+    let Some(report) = lb_status::ask_agent(pin_path)? else {
         bail!(
             "no agent answers in this network namespace. Its kernel may still announce addresses: \
              bpftool map dump pinned {}/ANNOUNCED",

@@ -18,7 +18,7 @@ Examples:
     millrace backends shop/web --watch";
 
 pub fn show_backends(options: &Named, pin_path: &Path) -> Result<()> {
-    options.show(pin_path, lb_inspect::backends)
+    options.show(pin_path, lb_inspect::list_backends)
 }
 
 impl Row for ListedBackend {

@@ -61,7 +61,7 @@ pub fn show_bgp(options: &Bgp, pin_path: &Path) -> Result<()> {
 }
 
 pub(super) fn read_bgp(pin_path: &Path) -> Result<BgpView> {
-    match lb_status::ask(pin_path)? {
+    match lb_status::ask_agent(pin_path)? {
         Some(report) => Ok(report.bgp),
         None => bail!(
             "no agent answers in this network namespace. Routers keep its routes for the time of a graceful restart only"

@@ -9,7 +9,7 @@ use ipnet::IpNet;
 use lb_inspect::{
     Filter, FlowCounts, FlowEnd, FlowOwners, FlowPhase, FlowRecord, ListedFlow, Selector,
 };
-use lb_kernel::{Tables, clock};
+use lb_kernel::{Tables, read_clock};
 
 use super::options::{Namespaces, open, read};
 use crate::cli::output::{self, Output, OutputFormat, Row};
@@ -75,7 +75,7 @@ pub fn show_flows(options: &Flows, pin_path: &Path) -> Result<()> {
     }
     output::show(&options.output, || {
         let origins = FlowOwners::of(&read(&tables)?);
-        Ok(lb_inspect::flows(records(&tables), &filter, &origins, clock()?))
+        Ok(lb_inspect::list_flows(records(&tables), &filter, &origins, read_clock()?))
     })
 }
 
@@ -91,7 +91,7 @@ fn count(tables: &Tables, filter: &Filter) -> Result<FlowCounts> {
         true => FlowOwners::default(),
         false => FlowOwners::of(&read(tables)?),
     };
-    Ok(lb_inspect::count(records(tables), filter, &origins))
+    Ok(lb_inspect::count_flows(records(tables), filter, &origins))
 }
 
 fn records(tables: &Tables) -> impl Iterator<Item = FlowRecord> + '_ {

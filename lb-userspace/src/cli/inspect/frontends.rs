@@ -18,7 +18,7 @@ Examples:
     millrace frontends -o json | jq -r '.[] | select(.backends == []) | .address'";
 
 pub fn show_frontends(options: &Named, pin_path: &Path) -> Result<()> {
-    options.show(pin_path, lb_inspect::frontends)
+    options.show(pin_path, lb_inspect::list_frontends)
 }
 
 impl Row for Frontend {

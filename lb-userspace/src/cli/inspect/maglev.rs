@@ -5,7 +5,7 @@ use std::path::Path;
 
 use anyhow::{Result, bail};
 use clap::Args;
-use lb_inspect::{Selector, Spread, spreads};
+use lb_inspect::{Selector, Spread, list_spreads};
 
 use super::options::{Namespaces, open, read};
 use crate::cli::output::{OutputFormat, align_all, print_document, write};
@@ -45,7 +45,7 @@ enum MaglevFormat {
 
 pub fn show_maglev(options: &Maglev, pin_path: &Path) -> Result<()> {
     let meant = options.namespaces.of(options.service.as_ref());
-    let found = spreads(&read(&open(pin_path)?)?, &meant);
+    let found = list_spreads(&read(&open(pin_path)?)?, &meant);
     if found.is_empty() && options.service.is_some() {
         bail!("Service {meant} is not programmed or has no backends; see `millrace services`");
     }

@@ -19,7 +19,7 @@ Examples:
     millrace services -o name | xargs -n 1 millrace maglev";
 
 pub fn show_services(options: &Named, pin_path: &Path) -> Result<()> {
-    options.show(pin_path, lb_inspect::services)
+    options.show(pin_path, lb_inspect::list_services)
 }
 
 impl Row for ListedService {

@@ -59,12 +59,12 @@ pub fn show_status(options: &StatusOptions, pin_path: &Path) -> Result<ExitCode>
 fn find(pin_path: &Path) -> Result<StatusFindings> {
     // Reports a missing data plane or missing permission.
     check(pin_path)?;
-    let survey = lb_kernel::survey(pin_path)?;
+    let survey = lb_kernel::survey_pins(pin_path)?;
     // Missing maps are a problem that the status reports.
     let is_complete = survey.maps.iter().all(|map| map.capacity.is_some());
     let used = if is_complete { used(&open(pin_path)?)? } else { BTreeMap::new() };
-    let report = lb_status::ask(pin_path).map_err(|error| format!("{error:#}"));
-    let features = lb_kernel::features()?;
+    let report = lb_status::ask_agent(pin_path).map_err(|error| format!("{error:#}"));
+    let features = lb_kernel::probe_features()?;
     Ok(StatusFindings { pin_path: pin_path.display().to_string(), survey, features, used, report })
 }
 

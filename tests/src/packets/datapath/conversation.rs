@@ -9,7 +9,7 @@ use lb_common::datapath::NetworkTables;
 use lb_common::host::{Exit, HostTables};
 use lb_common::layout::{BfdSession, NeighbourEvent, Reason, Ticks, TunnelKey, TunnelPeer};
 use lb_inspect::trace::{self, Trace};
-use lb_kernel::clock;
+use lb_kernel::read_clock;
 use lb_network::Device;
 use lb_plan::{Change, Planner, Step};
 
@@ -51,7 +51,7 @@ impl Conversation {
         let kernel = Borrowed::new()?;
         let host = HostWorld::new(BUCKETS, kernel.data_plane.flow_seed());
         // The first flows must not look old when the host takes over the kernel's clock.
-        host.tables.now.set(clock()?);
+        host.tables.now.set(read_clock()?);
         Ok(Self::between(host, Some(kernel)))
     }
 
@@ -264,7 +264,7 @@ impl Conversation {
     /// Lets time pass until no datagram flow is about to become a stream. The kernel's clock is
     /// read later than the host's, so that they could disagree on such a flow.
     pub fn wait_for_streams(&mut self) {
-        self.host.tables.now.set(clock().unwrap_or_else(|error| panic!("{error:#}")));
+        self.host.tables.now.set(read_clock().unwrap_or_else(|error| panic!("{error:#}")));
         while self.host.has_nearly_a_stream() {
             self.wait(1);
         }
@@ -324,7 +324,7 @@ impl Conversation {
         let before = self.host.reasons();
         if self.kernel.is_some() {
             // On a slow machine seconds may have passed since the last packet.
-            self.host.tables.now.set(clock().unwrap_or_else(|error| panic!("{error:#}")));
+            self.host.tables.now.set(read_clock().unwrap_or_else(|error| panic!("{error:#}")));
         }
         let outcome = self.host.run_segments(hook, packet, segment);
         if let Some(kernel) = &mut self.kernel {
@@ -347,7 +347,7 @@ impl Conversation {
             let events = (self.host.neighbour_events(), kernel.neighbour_events());
             assert_eq!(events.0, events.1, "{place}: counts differ");
             // Evictions depend on these times, so both must have the same.
-            let now = clock().unwrap_or_else(|error| panic!("{error:#}"));
+            let now = read_clock().unwrap_or_else(|error| panic!("{error:#}"));
             self.host.set_seen(&flows, now);
         }
         let counted = difference(&before, &self.host.reasons());

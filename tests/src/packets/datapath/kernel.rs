@@ -17,10 +17,10 @@ use lb_common::layout::{
 };
 use lb_inspect::trace::routes::KernelRoutes;
 use lb_inspect::trace::story::NameLookup;
-use lb_inspect::trace::{Meeting, Trace, View, trace};
+use lb_inspect::trace::{Meeting, Trace, View, trace_packet};
 use lb_kernel::{
     CrowdedBits, DataPlane, FlowPlaces, HookPoint, Layout, Parameters, Pins, Plain, Sizes, Tables,
-    TunnelKeys, clock,
+    TunnelKeys, read_clock,
 };
 use lb_network::Device;
 use lb_plan::{FrontendKey, Step};
@@ -135,7 +135,7 @@ impl KernelWorld {
         FlowPlaces::open(&self.pins)?.decide()
     }
 
-    /// Traces a packet like `millrace trace`.
+    /// Traces a packet like `millrace trace_packet`.
     pub fn trace(&self, hook: Hook, frame: &[u8], segment: u32) -> Result<Trace> {
         let point = match hook {
             Hook::Forward => HookPoint::ExternalIn,
@@ -150,7 +150,7 @@ impl KernelWorld {
         self.surroundings.host.enter(|| {
             let (view, routes) = (View::open(pins)?, KernelRoutes::open()?);
             view.tick();
-            Ok(trace(&view, &routes, &NumericNames, &meeting, frame))
+            Ok(trace_packet(&view, &routes, &NumericNames, &meeting, frame))
         })
     }
 
@@ -226,7 +226,7 @@ impl KernelWorld {
 
     /// Fills all free entries of the flow tables with flows that no new flow may replace.
     pub fn fill_flow_tables(&self) -> Result<()> {
-        let now = clock()?;
+        let now = read_clock()?;
         self.change_all(map::FLOWS4, |bytes| change_bucket::<V4>(bytes, |bucket| bucket.fill(now)));
         self.change_all(map::FLOWS6, |bytes| change_bucket::<V6>(bytes, |bucket| bucket.fill(now)));
         Ok(())

@@ -10,7 +10,7 @@ use anyhow::Result;
 use fuzz::{FuzzEvent, FuzzedHost, Hook, PipelineOutcome, Scenario, Translated};
 use lb_common::family::Family;
 use lb_common::layout::{FlowBucket, NeighbourEvent, Reason, ReplyBucket, Traffic};
-use lb_kernel::clock;
+use lb_kernel::read_clock;
 
 use super::random_kernel::RandomKernel;
 use super::random_kernel::TEST_RUN_DEVICE;
@@ -137,9 +137,9 @@ impl Agreement {
             if !is_accepted(hook, &packet) {
                 continue;
             }
-            let began = clock()?;
+            let began = read_clock()?;
             let kernels = self.kernel.run(hook, &packet)?;
-            if clock()? != began {
+            if read_clock()? != began {
                 return Ok(RunEnd::ClockMoved);
             }
             host.tables.now.set(began);

@@ -8,7 +8,7 @@ use anyhow::Result;
 
 const NODES: usize = 3;
 
-pub fn show() -> Result<()> {
+pub fn show_failover() -> Result<()> {
     println!("\nLaying out {NODES} nodes and a client on a switch, with one agent each ...");
     let mut world = Announcers::start(NODES, 1)?;
     let address = world.addresses()[0].clone();

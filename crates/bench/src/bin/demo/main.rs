@@ -69,7 +69,7 @@ fn main() -> Result<()> {
     if by_api {
         show_ingress(&network)?;
     }
-    failover::show()?;
+    failover::show_failover()?;
     if by_api {
         print_commands(&network);
     }

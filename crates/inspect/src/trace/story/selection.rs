@@ -8,7 +8,7 @@ use lb_rules::notation::{frontend_kind_name, protocol_name};
 
 use super::Narrator;
 use crate::trace::observation::AnyBackend;
-use crate::trace::words::policy;
+use crate::trace::words::describe_policy;
 
 impl Narrator<'_> {
     pub(super) fn frontend(&mut self, end: SocketAddr, number: u8, found: Option<Frontend>) {
@@ -50,9 +50,11 @@ impl Narrator<'_> {
         let scope = if local { "local" } else { "cluster" };
         let why = match self.frontend {
             Some((_, frontend)) if frontend.kind == FrontendKind::ClusterIp as u8 => {
-                policy("internalTrafficPolicy", frontend.internal_local, local)
+                describe_policy("internalTrafficPolicy", frontend.internal_local, local)
             }
-            Some((_, frontend)) => policy("externalTrafficPolicy", frontend.external_local, local),
+            Some((_, frontend)) => {
+                describe_policy("externalTrafficPolicy", frontend.external_local, local)
+            }
             None => String::new(),
         };
         let size = match pool.size {

@@ -18,7 +18,7 @@ use lb_common::layout::{
 use lb_kernel::Plain;
 
 use super::{Maps, View, unfit};
-use crate::trace::overlay::{Copies, Elements, Entries, Overlaid, found};
+use crate::trace::overlay::{Copies, Elements, Entries, Overlaid, entry_if_found};
 
 pub(crate) struct FamilyView<F: InMaps> {
     frontends: Entries<FrontendKey<F>, Plain<Frontend>>,
@@ -194,7 +194,8 @@ macro_rules! family_tables {
                     octets: client.octets,
                 };
                 let bits = SERVICE_PORT_BITS + 8 * size_of::<$address>() as u32;
-                found(self.$view.source_ranges.get(&Key::new(bits, Plain(range)), 0)).is_some()
+                entry_if_found(self.$view.source_ranges.get(&Key::new(bits, Plain(range)), 0))
+                    .is_some()
             }
 
             fn fragment(&self, key: &FragmentKey<$family>) -> Option<Fragment> {

@@ -24,7 +24,7 @@ use lb_common::layout::{
     NeighbourEvent, NetworkEpoch, PacketEvent, Peer, Pool, PoolSlot, Reason, Settings, SlotPair,
     Ticks, TunnelKey, TunnelPeer, TunnelTarget, map,
 };
-use lb_kernel::{Layout, Plain, check_schema, clock, clock_of_deadlines};
+use lb_kernel::{Layout, Plain, check_schema, clock_of_deadlines, read_clock};
 use lb_rules::notation::ip_of_octets;
 
 use super::overlay::{Elements, Entries, Overlaid};
@@ -66,7 +66,7 @@ impl View {
         let Plain(settings) = parameters.get(0).context("the maps have no parameters")?;
         Ok(Self {
             settings,
-            now: Cell::new(clock()?),
+            now: Cell::new(read_clock()?),
             pools: maps.elements(map::POOLS)?,
             slots: maps.elements(map::POOL_SLOTS)?,
             members: maps.entries(map::MEMBERS)?,
