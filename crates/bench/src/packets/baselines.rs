@@ -11,8 +11,6 @@ use super::case::{Case, PacketKind};
 use super::record::CaseRecord;
 use super::wrapper::Wrapper;
 
-const REPEAT: u32 = 400_000;
-
 pub(crate) struct Baselines {
     forward: Baseline,
     reverse: Baseline,
@@ -45,13 +43,14 @@ impl Baselines {
         })
     }
 
-    pub fn measure(&mut self) -> Result<()> {
-        self.forward.measure()?;
-        self.reverse.measure()?;
+    /// Measures with this number of packets.
+    pub fn measure(&mut self, packets: u32) -> Result<()> {
+        self.forward.measure(packets)?;
+        self.reverse.measure(packets)?;
         let Growth { wrapper, sample } = &mut self.growth;
         let Baseline { packet, template, .. } = &self.forward;
         let template = Template { at_front: 1, ..*template };
-        sample.push(wrapper.run(&template, packet, REPEAT)?.as_nanos() as f64);
+        sample.push(wrapper.run(&template, packet, packets)?.as_nanos() as f64);
         Ok(())
     }
 
@@ -96,11 +95,11 @@ impl Baseline {
         Ok(Self { wrapper, packet, template, wrapped, empty })
     }
 
-    fn measure(&mut self) -> Result<()> {
+    fn measure(&mut self, packets: u32) -> Result<()> {
         let Self { wrapper, packet, template, wrapped, empty } = self;
-        wrapper.run(template, packet, REPEAT / 4)?;
-        wrapped.push(wrapper.run(template, packet, REPEAT)?.as_nanos() as f64);
-        empty.push(wrapper.run_empty(packet, REPEAT)?.as_nanos() as f64);
+        wrapper.run(template, packet, packets / 4)?;
+        wrapped.push(wrapper.run(template, packet, packets)?.as_nanos() as f64);
+        empty.push(wrapper.run_empty(packet, packets)?.as_nanos() as f64);
         Ok(())
     }
 }

@@ -52,7 +52,7 @@ pub struct PacketBenchOptions {
     #[arg(long, value_name = "PATTERN", default_value = "")]
     only: Pattern,
 
-    /// Fewer rounds, one flow, and a debug build: a check that everything works
+    /// Fewer rounds and packets, one flow, and a debug build: a check that everything works
     #[arg(long)]
     quick: bool,
 
@@ -161,8 +161,9 @@ fn measure_packets(
         (flows, _) => flows,
     };
     let mut baselines = Baselines::new()?;
+    let packets = if options.quick { 50_000 } else { 200_000 };
     // Enough for their own results; the first rounds warm up the CPU.
-    (0..3).try_for_each(|_| baselines.measure())?;
+    (0..3).try_for_each(|_| baselines.measure(2 * packets))?;
     // One family after the other: the largest tables of both would take twice the memory.
     let groups: Vec<(u32, bool)> =
         sizes.iter().flat_map(|&flows| [(flows, false), (flows, true)]).collect();
@@ -179,6 +180,7 @@ fn measure_packets(
         let left = until.saturating_duration_since(Instant::now());
         let effort = Effort {
             rounds: if options.quick { FEWEST_ROUNDS } else { 9 },
+            packets,
             until: Instant::now() + left / (groups.len() - index) as u32,
         };
         // Cases that are interleaved need a data plane each. One after the other, they share it.
@@ -201,6 +203,8 @@ fn measure_packets(
 #[derive(Clone, Copy)]
 struct Effort {
     rounds: usize,
+    /// How many packets of a case in a round.
+    packets: u32,
     /// When no round after the [`FEWEST_ROUNDS`] begins any more.
     until: Instant,
 }
@@ -233,11 +237,11 @@ fn interleaved(
             eprintln!("{flows} flows: {round} of {} rounds, for lack of time", effort.rounds);
             break;
         }
-        baselines.measure()?;
+        baselines.measure(2 * effort.packets)?;
         memory.iter_mut().for_each(MemoryRing::measure);
         keep(&mut subjects, failed, |subject| {
             progress.step(&subject.describe());
-            subject.measure(baselines)
+            subject.measure(effort.packets, baselines)
         });
     }
     progress.end();

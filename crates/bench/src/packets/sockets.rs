@@ -117,7 +117,7 @@ pub fn measure_socket_calls(
         node.address("lo", "2001:db8:51::1/128")?;
     }
     let agent = network.agent_with(MANIFESTS, &ARGUMENTS)?;
-    let (rounds, times) = if quick { (3, 1_000) } else { (15, 20_000) };
+    let (rounds, times) = if quick { (1, 1_000) } else { (15, 20_000) };
     let mut records = Vec::new();
     for (family, operations) in wanted {
         let mut hosts = Hosts::new(family, &network, &bare, &agent)?;

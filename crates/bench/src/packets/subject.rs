@@ -22,8 +22,8 @@ use super::idle_worlds::IdleWorlds;
 use super::record::CaseRecord;
 use super::wrapper::Wrapper;
 
-/// Minimum number of packets per measurement.
-const REPEAT: u32 = 200_000;
+/// Until most ports of an endpoint's address are in use.
+const USES_PORTS: u32 = 200_000;
 
 /// Maximum number of passes until all flows are established.
 const PASSES: usize = 10;
@@ -81,9 +81,9 @@ impl Subject {
             ..Change::default()
         };
         Planner::new().plan(change).steps().for_each(|step| world.apply(step));
-        for (to, device, mac) in case.exits(flows) {
-            world.set_exit(to, Some(&neighbour(device, mac)));
-        }
+        let exits = case.exits(flows).into_iter();
+        let exits = exits.map(|(to, device, mac)| (to, neighbour(device, mac)));
+        world.set_exits(&exits.collect::<Vec<_>>())?;
 
         // As on most nodes.
         world.share_hops(true);
@@ -113,7 +113,7 @@ impl Subject {
         let mut subject =
             Self { case, flows, room, fresh, world, wrapper, packet, template, sample };
         if case.backends == Backends::PortsInUse {
-            subject.run(REPEAT)?;
+            subject.run(USES_PORTS)?;
         }
         Ok(subject)
     }
@@ -151,16 +151,16 @@ impl Subject {
         }
     }
 
-    /// Measures once.
-    pub fn measure(&mut self, baselines: &Baselines) -> Result<()> {
+    /// Measures once, with this number of packets or one of each flow.
+    pub fn measure(&mut self, packets: u32, baselines: &Baselines) -> Result<()> {
         let time = if self.case.kind == PacketKind::Fresh {
             self.world.grow_older(UNTIL_EXPIRED);
             self.run(self.fresh)?
         } else {
-            let repeat = REPEAT.max(self.flows);
+            let packets = packets.max(self.flows);
             // Warm up: the caches contain data of the previous case.
-            self.run(repeat / 4)?;
-            self.run(repeat)?
+            self.run(packets / 4)?;
+            self.run(packets)?
         };
         let restoring = if self.template.at_front == 0 { 0.0 } else { baselines.restoring() };
         let own = baselines.wrapper(self.case.hook) + restoring;

@@ -124,6 +124,11 @@ impl KernelWorld {
         self.begin()
     }
 
+    /// Sets the routes to several addresses.
+    pub fn set_exits(&mut self, exits: &[(IpAddr, Exit)]) -> Result<()> {
+        self.surroundings.set_exits(exits)
+    }
+
     /// Clears the marks of crowded buckets like the agent, and returns how many.
     pub fn clear_crowded_bits(&self) -> Result<u32> {
         let mut bits = CrowdedBits::open(&self.pins)?;
@@ -369,7 +374,7 @@ impl World for KernelWorld {
 
     fn set_exit(&mut self, to: IpAddr, exit: Option<&Exit>) {
         match exit {
-            Some(exit) => self.surroundings.set_exit(to, exit),
+            Some(exit) => self.surroundings.set_exits(&[(to, *exit)]),
             None => self.surroundings.remove_exit(to),
         }
         .unwrap_or_else(|error| panic!("no route to {to}: {error:#}"));

@@ -2,6 +2,7 @@
 //! the host.
 
 use std::collections::BTreeSet;
+use std::mem;
 use std::net::IpAddr;
 
 use anyhow::Result;
@@ -67,58 +68,61 @@ pub fn unknown_neighbour(device: u32) -> Exit {
 /// A namespace with these devices, without neighbours.
 pub struct Surroundings {
     pub host: Host,
-    exits: Vec<IpAddr>,
+    exits: BTreeSet<IpAddr>,
 }
 
 impl Surroundings {
     pub fn new(topology: &Topology) -> Result<Self> {
         let host = topology.router("node")?;
+        let mut commands = Vec::new();
         for index in DEVICES {
             let (name, mac) = (name(index), mac(index));
-            host.ip(&format!(
+            commands.push(format!(
                 "link add {name} index {index} address {mac} type veth peer name {name}-far"
-            ))?;
-            host.ip(&format!("link set {name}-far up"))?;
-            host.ip(&format!("link set {name} up"))?;
+            ));
+            commands.push(format!("link set {name}-far up"));
+            commands.push(format!("link set {name} up"));
             let Device { v4, v6, .. } = device(index);
-            for address in
-                v4.map(|a| format!("{a}/32")).into_iter().chain(v6.map(|a| format!("{a}/128")))
-            {
-                host.address(name, &address)?;
-            }
+            commands.extend(v4.map(|address| format!("address add {address}/32 dev {name}")));
+            // Addresses can't be used during duplicate address detection.
+            commands.extend(v6.map(|address| format!("address add {address}/128 dev {name} nodad")));
         }
-        Ok(Self { host, exits: Vec::new() })
+        host.ip_batch(&commands)?;
+        Ok(Self { host, exits: BTreeSet::new() })
     }
 
-    pub fn set_exit(&mut self, to: IpAddr, exit: &Exit) -> Result<()> {
-        self.exits.push(to);
-        self.forget_neighbours(to)?;
-        let Exit { device, neighbour, mtu } = *exit;
-        let device = name(device);
-        self.host.ip(&format!("route replace {to} dev {device} mtu lock {mtu}"))?;
-        if let Some(mac) = neighbour.map(Mac) {
-            let permanent = format!("neigh replace {to} lladdr {mac} dev {device} nud permanent");
-            self.host.ip(&permanent)?;
-        }
-        Ok(())
+    pub fn set_exits(&mut self, exits: &[(IpAddr, Exit)]) -> Result<()> {
+        self.exits.extend(exits.iter().map(|(to, _)| *to));
+        let commands = exits.iter().flat_map(|(to, exit)| {
+            let Exit { device, neighbour, mtu } = *exit;
+            let device = name(device);
+            let permanent = neighbour.map(Mac).map(|mac| {
+                format!("neigh replace {to} lladdr {mac} dev {device} nud permanent")
+            });
+            let route = format!("route replace {to} dev {device} mtu lock {mtu}");
+            [forget_neighbours(*to), route].into_iter().chain(permanent)
+        });
+        self.host.ip_batch(&commands.collect::<Vec<_>>())
     }
 
     pub fn remove_exit(&mut self, to: IpAddr) -> Result<()> {
-        self.exits.retain(|exit| *exit != to);
-        self.forget_neighbours(to)?;
-        self.host.ip(&format!("route del {to}")).map(drop)
+        self.exits.remove(&to);
+        self.host.ip_batch(&removal(to))
     }
 
     /// Removes all routes and neighbours.
     pub fn reset(&mut self) -> Result<()> {
-        while let Some(&exit) = self.exits.last() {
-            self.remove_exit(exit)?;
-        }
-        Ok(())
+        let exits = mem::take(&mut self.exits).into_iter();
+        self.host.ip_batch(&exits.flat_map(removal).collect::<Vec<_>>())
     }
+}
 
-    fn forget_neighbours(&self, to: IpAddr) -> Result<()> {
-        let family = if to.is_ipv4() { "-4" } else { "-6" };
-        self.host.ip(&format!("{family} neigh flush to {to} nud permanent")).map(drop)
-    }
+/// The command of `ip` that removes the neighbours with this address.
+fn forget_neighbours(to: IpAddr) -> String {
+    format!("neigh flush to {to} nud permanent")
+}
+
+/// The commands that remove the route to an address and the neighbours with it.
+fn removal(to: IpAddr) -> [String; 2] {
+    [forget_neighbours(to), format!("route del {to}")]
 }

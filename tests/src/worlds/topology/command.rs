@@ -2,6 +2,7 @@
 
 use std::env;
 use std::ffi::OsStr;
+use std::io::{Seek, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::thread;
@@ -18,9 +19,26 @@ pub fn ip(arguments: &str) -> Result<String> {
     run(Command::new("ip").args(arguments.split_whitespace()))
 }
 
+/// Runs several commands of `ip` in one process, which stops at the first that fails.
+pub(crate) fn ip_batch(namespace: &str, commands: &[String]) -> Result<()> {
+    if commands.is_empty() {
+        return Ok(());
+    }
+    let mut input = tempfile::tempfile()?;
+    commands.iter().try_for_each(|command| writeln!(input, "{command}"))?;
+    input.rewind()?;
+    let mut batch = Command::new("ip");
+    batch.args(["-n", namespace, "-batch", "-"]).stdin(input);
+    run_with_input(&mut batch).with_context(|| commands.join("\n")).map(drop)
+}
+
 /// Runs a program to its end; returns its output.
 pub fn run(command: &mut Command) -> Result<String> {
-    let output = command.stdin(Stdio::null()).output().with_context(|| {
+    run_with_input(command.stdin(Stdio::null()))
+}
+
+fn run_with_input(command: &mut Command) -> Result<String> {
+    let output = command.output().with_context(|| {
         let program = command.get_program().display();
         format!("{} can't be started; is {program} installed?", shell_line(command))
     })?;

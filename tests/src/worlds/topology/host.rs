@@ -15,7 +15,7 @@ use nix::sched::{CloneFlags, setns};
 use serde_json::Value;
 
 use super::cgroup;
-use super::command::{ip, run};
+use super::command::{ip, ip_batch, run};
 use super::shared::{SharedTopology, check_name};
 use super::{Process, SOON};
 
@@ -71,6 +71,11 @@ impl Host {
     /// Runs `ip` on this host with arguments as typed in a shell.
     pub fn ip(&self, arguments: &str) -> Result<String> {
         ip(&format!("-n {} {arguments}", self.namespace))
+    }
+
+    /// Runs several commands of `ip` on this host in one process, which stops at the first that fails.
+    pub fn ip_batch(&self, commands: &[String]) -> Result<()> {
+        ip_batch(&self.namespace, commands)
     }
 
     /// Adds an address with its prefix length, which can be used at once.
