@@ -1,15 +1,15 @@
 //! A client's connection, as its requests and its driver share it.
 
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
-use std::task::Waker;
 use std::time::Instant;
 
 use crate::io::Progress;
 use crate::limits::patience::ConnectionWait;
 use crate::limits::{Permit, SourceRef};
 use crate::metrics::{CutOff, Listener};
+use crate::orders::{ConnectionOrders, Order};
 use crate::outgoing::{Outgoing, Reader};
 use crate::tls::{ClientTls, HttpVersion};
 use crate::worker::Worker;
@@ -35,19 +35,11 @@ pub(crate) struct ClientConnection {
     idle_since: Cell<Instant>,
     /// Empty in HTTP/1.
     outgoing: Rc<Outgoing>,
-    order: Cell<Option<Order>>,
-    waker: RefCell<Option<Waker>>,
-    slot: Cell<Option<usize>>,
+    pub orders: Rc<ConnectionOrders>,
+    /// Where the worker has the orders.
+    slot: usize,
     /// Ends when the connection does, or the tunnel that it became.
     permit: Permit,
-}
-
-/// What the driver of the connection has to do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Order {
-    /// Close after the current requests.
-    Drain,
-    CutOff(CutOff),
 }
 
 /// What is known when a connection begins.
@@ -73,7 +65,9 @@ impl ClientConnection {
             HttpVersion::Http2 => permit.grant_buffer(),
         };
         worker.counters.opened(listener);
-        let client = Rc::new(Self {
+        let orders = Rc::new(ConnectionOrders::default());
+        let slot = worker.connections.borrow_mut().insert(orders.clone());
+        Rc::new(Self {
             worker: worker.clone(),
             listener,
             peer,
@@ -88,13 +82,10 @@ impl ClientConnection {
             idle_since: Cell::new(Instant::now()),
             outgoing: Outgoing::new(worker.counters.clone(), buffer),
             buffer,
-            order: Cell::new(None),
-            waker: RefCell::default(),
-            slot: Cell::new(None),
+            orders,
+            slot,
             permit,
-        });
-        client.slot.set(Some(worker.clients.borrow_mut().insert(Rc::downgrade(&client))));
-        client
+        })
     }
 
     pub(crate) fn source_ip(&self) -> IpAddr {
@@ -120,28 +111,9 @@ impl ClientConnection {
             let finished = self.used.get() - self.cancelled.get().min(self.used.get());
             let most = self.worker.limits().resets.saturating_add(finished);
             if self.cancelled.get() > most {
-                self.order(Order::CutOff(CutOff::Resets));
+                self.orders.give_order(Order::CutOff(CutOff::Resets));
             }
         }
-    }
-
-    pub fn order(&self, order: Order) {
-        // What was cut off is not drained.
-        if !matches!(self.order.get(), Some(Order::CutOff(_))) {
-            self.order.set(Some(order));
-        }
-        if let Some(waker) = self.waker.borrow().as_ref() {
-            waker.wake_by_ref();
-        }
-    }
-
-    /// The current order. Later ones wake the task.
-    pub(crate) fn poll_order(&self, waker: &Waker) -> Option<Order> {
-        let mut current = self.waker.borrow_mut();
-        if !current.as_ref().is_some_and(|current| current.will_wake(waker)) {
-            *current = Some(waker.clone());
-        }
-        self.order.get()
     }
 
     /// Follows a response whose body the client has to take. With HTTP/1, the stream shows whether it does.
@@ -179,9 +151,7 @@ impl ClientConnection {
 impl Drop for ClientConnection {
     fn drop(&mut self) {
         self.worker.counters.closed(self.listener);
-        if let Some(slot) = self.slot.get() {
-            self.worker.clients.borrow_mut().remove(slot);
-        }
+        self.worker.connections.borrow_mut().remove(self.slot);
     }
 }
 

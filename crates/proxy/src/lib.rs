@@ -20,6 +20,7 @@ mod limits;
 mod listen;
 mod message;
 pub mod metrics;
+mod orders;
 mod outgoing;
 mod passthrough;
 mod proxy;

@@ -4,7 +4,7 @@
 use std::any::Any;
 use std::cell::{Cell, OnceCell, RefCell};
 use std::hash::RandomState;
-use std::rc::{Rc, Weak};
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -16,12 +16,12 @@ use slab::Slab;
 use tokio::sync::watch;
 
 use crate::access_log::{AccessLogEntry, Batch};
-use crate::client::{ClientConnection, Order};
 use crate::config::Config;
 use crate::http::http1::FutureSlots;
 use crate::limits::Sources;
 use crate::limits::verifications::Verifications;
 use crate::metrics::{Listener, OwnerCounters, WorkerCounters, increase_counter};
+use crate::orders::{ConnectionOrders, Order};
 use crate::routes::{Known, Routes};
 use crate::settings::{ProxyLimits, ProxySettings};
 use crate::stop::Stop;
@@ -65,7 +65,7 @@ pub(crate) struct Worker {
     pub shared: Arc<WorkerContext>,
     pub counters: Arc<WorkerCounters>,
     pub upstreams: Upstreams,
-    pub clients: RefCell<Slab<Weak<ClientConnection>>>,
+    pub connections: RefCell<Slab<Rc<ConnectionOrders>>>,
     config: RefCell<Snapshot>,
     /// Number of the snapshot.
     snapshot: Cell<u64>,
@@ -123,7 +123,7 @@ impl Worker {
         let limits = &shared.settings.limits;
         Rc::new(Self {
             upstreams: Upstreams::default(),
-            clients: RefCell::default(),
+            connections: RefCell::default(),
             config: RefCell::new(Rc::new(config)),
             snapshot: Cell::new(0),
             routes: Routes::default(),
@@ -254,14 +254,14 @@ impl Worker {
     /// Closes all connections after their current requests, and waits until there are none.
     pub async fn drain(&self, mut stop: watch::Receiver<Stop>) {
         self.is_draining.set(true);
-        let clients: Vec<_> =
-            self.clients.borrow().iter().filter_map(|(_, client)| client.upgrade()).collect();
-        for client in clients {
-            client.order(Order::Drain);
+        for (_, orders) in self.connections.borrow().iter() {
+            orders.give_order(Order::Drain);
         }
         let all_gone = async {
             // Dropping a client wakes no task, and the end of the process can wait for a moment.
-            while !self.clients.borrow().is_empty() || self.arriving.get() + self.passed.get() > 0 {
+            while !self.connections.borrow().is_empty()
+                || self.arriving.get() + self.passed.get() > 0
+            {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
         };

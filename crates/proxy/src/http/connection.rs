@@ -21,10 +21,11 @@ use super::exchange;
 use super::http1::{Closed, HeadLimits, Http1Connection, UpgradedStream, UploadBody};
 use super::upgrade::ClientUpgrade;
 use crate::body::ClientBody;
-use crate::client::{ClientConnection, Order};
+use crate::client::ClientConnection;
 use crate::io::WatchedStream;
 use crate::limits::patience::Verdict;
 use crate::metrics::CutOff;
+use crate::orders::Order;
 use crate::tls::HttpVersion;
 use crate::upstream::Local;
 
@@ -37,7 +38,7 @@ const PING_ANSWER: Duration = Duration::from_secs(20);
 
 pub(crate) async fn serve_connection(client: Rc<ClientConnection>, stream: WatchedStream) {
     if client.worker.is_draining() {
-        client.order(Order::Drain);
+        client.orders.give_order(Order::Drain);
     }
     let requests = client.clone();
     match client.protocol {
@@ -154,7 +155,7 @@ async fn drive(client: &ClientConnection, connection: impl ServedConnection) {
     let mut is_draining = false;
     let mut poll = |cx: &mut Context<'_>| {
         loop {
-            match client.poll_order(cx.waker()) {
+            match client.orders.poll_order(cx.waker()) {
                 Some(Order::CutOff(reason)) => return Poll::Ready(ConnectionEnd::CutOff(reason)),
                 Some(Order::Drain) if !is_draining => {
                     is_draining = true;
