@@ -15,9 +15,6 @@ use serde_json::Value;
 use crate::cluster::ClusterOptions;
 use crate::install::Installer;
 
-/// The version of Kubernetes that was run.
-pub(crate) const DEFAULT_KUBERNETES: &str = "1.36.3";
-
 const KUBERNETES: &str = "k8s.io/kubernetes";
 const TEST_PROGRAM: &str = "e2e.test";
 

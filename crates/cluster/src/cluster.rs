@@ -34,6 +34,9 @@ pub(crate) enum ServiceProxy {
     None,
 }
 
+/// The version of Kubernetes that was run.
+const DEFAULT_KUBERNETES: &str = "1.36.3";
+
 #[derive(Clone, Debug, Args)]
 pub(crate) struct ClusterOptions {
     /// Number of nodes
@@ -49,7 +52,7 @@ pub(crate) struct ClusterOptions {
     cni: Cni,
 
     /// Version of Kubernetes
-    #[arg(long, value_name = "VERSION", default_value = crate::binaries::DEFAULT_KUBERNETES)]
+    #[arg(long, value_name = "VERSION", default_value = DEFAULT_KUBERNETES)]
     pub kubernetes: String,
 
     /// IPv4 and IPv6, or IPv4 only
