@@ -11,7 +11,7 @@ use crate::Input;
 const DISCRIMINATOR: u32 = 0x0102_0304;
 
 /// The furthest that the session came.
-pub fn session(bytes: &[u8]) -> &'static str {
+pub fn fuzz_bfd_session(bytes: &[u8]) -> &'static str {
     let mut input = Input::new(bytes);
     let mut wanted = config(&mut input, 100);
     let mut now = Duration::from_secs(1);
@@ -42,7 +42,7 @@ pub fn session(bytes: &[u8]) -> &'static str {
             }
         };
         for effect in effects {
-            met = furthest(met, check(&session, wanted, &effect, now, input.word()));
+            met = furthest(met, check_effect(&session, wanted, &effect, now, input.word()));
         }
         // What is due is done, and nothing stays due.
         if session.deadline().is_some_and(|deadline| deadline <= now) {
@@ -89,7 +89,7 @@ fn packet(input: &mut Input) -> Option<ControlPacket> {
     Some(packet)
 }
 
-fn check(
+fn check_effect(
     session: &BfdStateMachine,
     wanted: BfdConfig,
     effect: &BfdEffect,

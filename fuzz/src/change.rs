@@ -138,10 +138,10 @@ impl TableChange {
                 tables.earlier_owners.insert(slot, owners);
             }
             &Self::Announce { address, expired } => {
-                tables.announced.insert(announced(address), announcement(expired));
+                tables.announced.insert(announced_key(address), announced_entry(expired));
             }
             &Self::Watch(address) => {
-                tables.claims.get_mut().insert(announced(address), LastClaim::default());
+                tables.claims.get_mut().insert(announced_key(address), LastClaim::default());
             }
             Self::Idle(ticks) => {
                 age(&tables.v4, *ticks);
@@ -158,12 +158,12 @@ impl TableChange {
 }
 
 /// The key of an address on the device that packets arrive on.
-pub fn announced(address: IpAddr) -> AnnouncedAddress {
+pub fn announced_key(address: IpAddr) -> AnnouncedAddress {
     AnnouncedAddress::new(DEVICE, address)
 }
 
 /// An entry for an address. Neither clock shows the first nanosecond, nor the last one.
-pub fn announcement(expired: bool) -> Announced {
+pub fn announced_entry(expired: bool) -> Announced {
     Announced { deadline: if expired { 1 } else { u64::MAX }, epoch: 1, flags: 0 }
 }
 

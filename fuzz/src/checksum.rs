@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use lb_common::header::protocol::{ICMP, ICMPV6, SCTP, TCP, UDP};
 
 /// The Internet checksum (RFC 1071) of consecutive parts. Only the last may have an odd length.
-pub fn internet(parts: &[&[u8]]) -> u16 {
+pub fn internet_checksum(parts: &[&[u8]]) -> u16 {
     let mut sum: u64 = 0;
     for part in parts {
         for pair in part.chunks(2) {
@@ -20,7 +20,7 @@ pub fn internet(parts: &[&[u8]]) -> u16 {
 }
 
 /// Where a protocol's checksum is in its header.
-pub fn field(protocol: u8) -> Option<std::ops::Range<usize>> {
+pub fn checksum_field(protocol: u8) -> Option<std::ops::Range<usize>> {
     match protocol {
         TCP => Some(16..18),
         UDP => Some(6..8),
@@ -31,8 +31,13 @@ pub fn field(protocol: u8) -> Option<std::ops::Range<usize>> {
 }
 
 /// The correct checksum field of a transport header and its payload.
-pub fn transport(source: IpAddr, destination: IpAddr, protocol: u8, segment: &[u8]) -> Vec<u8> {
-    let Some(field) = field(protocol) else { return Vec::new() };
+pub fn transport_checksum(
+    source: IpAddr,
+    destination: IpAddr,
+    protocol: u8,
+    segment: &[u8],
+) -> Vec<u8> {
+    let Some(field) = checksum_field(protocol) else { return Vec::new() };
     let mut empty = segment.to_vec();
     empty[field].fill(0);
     if protocol == SCTP {
@@ -47,21 +52,21 @@ pub fn transport(source: IpAddr, destination: IpAddr, protocol: u8, segment: &[u
 /// Whether a segment's checksum is right. The Internet checksum represents zero in two forms.
 pub fn is_right(source: IpAddr, destination: IpAddr, protocol: u8, segment: &[u8]) -> bool {
     if protocol == SCTP {
-        return segment[8..12] == transport(source, destination, protocol, segment);
+        return segment[8..12] == transport_checksum(source, destination, protocol, segment);
     }
     sum(source, destination, protocol, segment) == 0
 }
 
 fn sum(source: IpAddr, destination: IpAddr, protocol: u8, segment: &[u8]) -> u16 {
     if protocol == ICMP {
-        return internet(&[segment]);
+        return internet_checksum(&[segment]);
     }
     let [high, low] = (segment.len() as u16).to_be_bytes();
-    let (source, destination) = (octets(source), octets(destination));
-    internet(&[&source, &destination, &[0, protocol, high, low], segment])
+    let (source, destination) = (address_octets(source), address_octets(destination));
+    internet_checksum(&[&source, &destination, &[0, protocol, high, low], segment])
 }
 
-pub fn octets(address: IpAddr) -> Vec<u8> {
+pub fn address_octets(address: IpAddr) -> Vec<u8> {
     match address {
         IpAddr::V4(address) => address.octets().to_vec(),
         IpAddr::V6(address) => address.octets().to_vec(),

@@ -41,14 +41,14 @@ pub enum Other {
 const EXTENSIONS: usize = 4;
 
 /// Finds the IP packet in an Ethernet frame with up to two VLAN tags.
-pub fn frame(bytes: &[u8]) -> Result<ParsedDatagram, Other> {
+pub fn parse_frame(bytes: &[u8]) -> Result<ParsedDatagram, Other> {
     let mut at = 12;
     for _ in 0..3 {
         let ether_type = bytes.get(at..at + 2).ok_or(Other::NotIp)?;
         match (ether_type, at) {
             ([0x81, 0x00] | [0x88, 0xa8], 12 | 16) => at += 4,
-            ([0x08, 0x00], _) => return datagram(bytes, at + 2, false),
-            ([0x86, 0xdd], _) => return datagram(bytes, at + 2, true),
+            ([0x08, 0x00], _) => return parse_datagram(bytes, at + 2, false),
+            ([0x86, 0xdd], _) => return parse_datagram(bytes, at + 2, true),
             _ => return Err(Other::NotIp),
         }
     }
@@ -56,7 +56,7 @@ pub fn frame(bytes: &[u8]) -> Result<ParsedDatagram, Other> {
 }
 
 /// Reads the IP header at an offset.
-pub fn datagram(bytes: &[u8], network: usize, v6: bool) -> Result<ParsedDatagram, Other> {
+pub fn parse_datagram(bytes: &[u8], network: usize, v6: bool) -> Result<ParsedDatagram, Other> {
     let rest = bytes.get(network..).ok_or(Other::Malformed)?;
     if v6 { ipv6(rest, network) } else { ipv4(rest, network) }
 }
@@ -153,12 +153,12 @@ impl ParsedDatagram {
     /// Whether all checksums are right, as far as the packet is complete enough to tell.
     pub fn is_right(&self, bytes: &[u8]) -> bool {
         let header = bytes.get(self.network..self.transport).filter(|_| !self.v6);
-        if header.is_some_and(|header| checksum::internet(&[header]) != 0) {
+        if header.is_some_and(|header| checksum::internet_checksum(&[header]) != 0) {
             return false;
         }
         let segment = bytes.get(self.transport..self.end);
         let (Some(segment), None) = (segment, self.fragment) else { return true };
-        let Some(field) = checksum::field(self.protocol) else { return true };
+        let Some(field) = checksum::checksum_field(self.protocol) else { return true };
         let Some(found) = segment.get(field) else { return true };
         let none_meant = match self.protocol {
             UDP => found == [0; 2] && !self.v6,

@@ -16,7 +16,7 @@ use crate::reply::Translated;
 use crate::tunnel::{self, Tunnel};
 use crate::{
     FuzzEvent, FuzzedHost, Hook, PipelineFate, PipelineOutcome, Reply, Scenario, TableChange,
-    TransportAddress, announced, announcement, checksum, universe,
+    TransportAddress, announced_entry, announced_key, checksum, universe,
 };
 
 /// How much a run covered.
@@ -53,7 +53,7 @@ impl Met {
 }
 
 /// Runs a scenario and panics at the first property that does not hold.
-pub fn check(scenario: &Scenario) -> Met {
+pub fn check_scenario(scenario: &Scenario) -> Met {
     let mut day = Day::new(scenario);
     for event in &scenario.events {
         match event {
@@ -223,19 +223,21 @@ impl Day {
     ) -> bool {
         let tables = &self.host.tables;
         let mut expected = None;
-        let meanings = if hook == Hook::Stack { neighbour::meanings(before) } else { Vec::new() };
+        let meanings =
+            if hook == Hook::Stack { neighbour::list_meanings(before) } else { Vec::new() };
         for meaning in meanings {
             match meaning {
                 Meaning::Claim { address, link } => {
-                    if let Some(claim) = claims.get_mut(&announced(address)) {
+                    if let Some(claim) = claims.get_mut(&announced_key(address)) {
                         claim.time = tables.since_boot.get();
                         claim.claimant.link_address = link;
                     }
                 }
                 Meaning::Request { target, answer } => {
-                    let entry = tables.announced.get(&announced(target));
-                    let is_valid = entry.is_some_and(|entry| *entry == announcement(false));
-                    let is_own = (0..2).any(|n| universe::node(target.is_ipv6(), n) == target);
+                    let entry = tables.announced.get(&announced_key(target));
+                    let is_valid = entry.is_some_and(|entry| *entry == announced_entry(false));
+                    let is_own =
+                        (0..2).any(|n| universe::node_address(target.is_ipv6(), n) == target);
                     expected = (is_valid && !is_own).then_some(answer);
                 }
             }
@@ -269,7 +271,8 @@ impl Day {
             PipelineFate::Sent if tunnel::is_returned_question(before, after) => {}
             PipelineFate::Sent if self.judge_question(before, after, &context) => {}
             PipelineFate::Sent if is_rejection(before, after) => {
-                let found = inspect::frame(after).expect("the data plane's packets are complete");
+                let found =
+                    inspect::parse_frame(after).expect("the data plane's packets are complete");
                 // Only a returned probe keeps the checksum that it had, right or wrong.
                 let right = found.is_right(after) || tunnel::is_returned_probe(before, after);
                 assert!(right, "made with a wrong checksum: {}", context());
@@ -281,7 +284,7 @@ impl Day {
     /// Checks that the answer to an echo request is that of a host, and from an address that may answer.
     fn judge_echo(&self, hook: Hook, before: &[u8], after: &[u8]) {
         let context = || format!("{before:02x?}\n{after:02x?}");
-        let found = inspect::frame(before).expect("an echo request");
+        let found = inspect::parse_frame(before).expect("an echo request");
         let entry = match found.destination {
             IpAddr::V4(address) => {
                 let key = FrontendKey::<V4>::new(address.into(), 0, 0);
@@ -304,7 +307,7 @@ impl Day {
         expected[ends..ends + length].rotate_left(length / 2);
         expected[found.network + hop] = 64;
         expected[found.transport] = if found.v6 { 129 } else { 0 };
-        let new = inspect::frame(after).expect("an answer");
+        let new = inspect::parse_frame(after).expect("an answer");
         assert!(new.is_right(after) || !found.is_right(before), "checksums: {}", context());
         // The header's own checksum, and the message's.
         let sums = [found.network + 10, found.transport + 2];
@@ -336,8 +339,8 @@ impl Day {
             let tunnel = Tunnel::read(before).expect("only a tunnel's headers are removed");
             assert_eq!(tunnel.inner.len(), after.len(), "not what was inside: {}", context());
             let inner = tunnel::with_class_of(&tunnel.inner, after);
-            let packet = inspect::frame(&inner).expect("read as a tunnel");
-            let class = |bytes| tunnel::class(bytes, &packet);
+            let packet = inspect::parse_frame(&inner).expect("read as a tunnel");
+            let class = |bytes| tunnel::traffic_class(bytes, &packet);
             let right = tunnel::may_become(class(&tunnel.inner), class(after), tunnel.class);
             assert!(right, "another class: {}", context());
             self.judge_translation(&inner, after, context);
@@ -353,7 +356,7 @@ impl Day {
 
     fn judge_translation(&self, before: &[u8], after: &[u8], context: &dyn Fn() -> String) {
         assert_eq!(before.len(), after.len(), "another length: {}", context());
-        let (Ok(old), Ok(new)) = (inspect::frame(before), inspect::frame(after)) else {
+        let (Ok(old), Ok(new)) = (inspect::parse_frame(before), inspect::parse_frame(after)) else {
             panic!("headers that can't be read were translated: {}", context());
         };
         for at in (0..before.len()).filter(|&at| before[at] != after[at]) {
@@ -464,7 +467,7 @@ impl TrackedFlow {
 
 /// Source, destination and protocol of a packet that has ports.
 fn ends(bytes: &[u8]) -> Option<(SocketAddr, SocketAddr, u8)> {
-    let found = inspect::frame(bytes).ok()?;
+    let found = inspect::parse_frame(bytes).ok()?;
     let (source, destination) = found.ports(bytes)?;
     let end = SocketAddr::new;
     Some((end(found.source, source), end(found.destination, destination), found.protocol))
@@ -483,7 +486,7 @@ fn is_plain(reply: Reply) -> bool {
 /// Whether the data plane made this packet as a response to the other: it goes to the other's
 /// sender.
 fn is_rejection(before: &[u8], after: &[u8]) -> bool {
-    match (inspect::frame(before), inspect::frame(after)) {
+    match (inspect::parse_frame(before), inspect::parse_frame(after)) {
         (Ok(before), Ok(after)) => {
             after.destination == before.source && after.source == before.destination
         }
@@ -492,21 +495,21 @@ fn is_rejection(before: &[u8], after: &[u8]) -> bool {
 }
 
 fn is_echo_request(bytes: &[u8]) -> bool {
-    inspect::frame(bytes).is_ok_and(|found| {
+    inspect::parse_frame(bytes).is_ok_and(|found| {
         let kind = if found.v6 { 128 } else { 8 };
         found.is_icmp() && found.fragment.is_none() && bytes.get(found.transport) == Some(&kind)
     })
 }
 
 fn is_error(outcome: &PipelineOutcome) -> bool {
-    inspect::frame(&outcome.bytes).is_ok_and(|found| found.is_icmp())
+    inspect::parse_frame(&outcome.bytes).is_ok_and(|found| found.is_icmp())
 }
 
 /// The packet with zeros in what each hop changes: link-layer addresses, hop limit, IPv4 checksum.
 fn without_hop(bytes: &[u8]) -> Vec<u8> {
     let mut bytes = bytes.to_vec();
     bytes[..12].fill(0);
-    if let Ok(found) = inspect::frame(&bytes) {
+    if let Ok(found) = inspect::parse_frame(&bytes) {
         let changing = if found.v6 { vec![7] } else { vec![8, 10, 11] };
         changing.into_iter().for_each(|at| bytes[found.network + at] = 0);
     }
@@ -522,7 +525,7 @@ fn may_change(packet: &ParsedDatagram, bytes: &[u8], at: usize) -> bool {
     }
     if packet.is_icmp() {
         let quote = packet.transport + 8;
-        let quoted = inspect::datagram(bytes, quote, packet.v6);
+        let quoted = inspect::parse_datagram(bytes, quote, packet.v6);
         return (packet.transport + 2..packet.transport + 4).contains(&at)
             || quoted.is_ok_and(|quoted| in_header(&quoted, at) || in_transport(&quoted, at));
     }
@@ -536,7 +539,7 @@ fn in_header(packet: &ParsedDatagram, at: usize) -> bool {
 
 fn in_transport(packet: &ParsedDatagram, at: usize) -> bool {
     let Some(at) = at.checked_sub(packet.transport) else { return false };
-    let sum = checksum::field(packet.protocol).is_some_and(|field| field.contains(&at));
+    let sum = checksum::checksum_field(packet.protocol).is_some_and(|field| field.contains(&at));
     let later = packet.fragment == Some(inspect::Part::Later);
     !later && (at < 4 || sum)
 }

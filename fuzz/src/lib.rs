@@ -35,14 +35,14 @@ pub mod universe;
 pub mod wire;
 
 pub use change::{
-    TableChange, TransportAddress, announced, announcement, backend_tag, damaged_return,
+    TableChange, TransportAddress, announced_entry, announced_key, backend_tag, damaged_return,
     destination_bit, source_bit,
 };
 pub use event::{FuzzEvent, Reply};
 pub use input::Input;
 pub use invariants::Met;
 pub use parser::parser;
-pub use random::{random_bytes, shrink};
+pub use random::{random_bytes, shrink_failing};
 pub use reply::Translated;
 pub use run::{FuzzedHost, Hook, PipelineFate, PipelineOutcome};
 pub use scenario::Scenario;
@@ -54,5 +54,5 @@ pub fn pipeline(bytes: &[u8]) {
 
 /// Runs [`pipeline`], and returns what the run covered.
 pub fn meet(bytes: &[u8]) -> Met {
-    invariants::check(&Scenario::read(&mut Input::new(bytes)))
+    invariants::check_scenario(&Scenario::read(&mut Input::new(bytes)))
 }

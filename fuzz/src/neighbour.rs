@@ -5,18 +5,18 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use lb_common::header::protocol::ICMPV6;
 
-use crate::checksum::{self, octets};
-use crate::universe::{self, LINK_ADDRESS as OWN, client, node, service};
+use crate::checksum::{self, address_octets};
+use crate::universe::{self, LINK_ADDRESS as OWN, client_address, node_address, service_address};
 use crate::{FuzzEvent, Hook, Input, TableChange};
 
 const ALL_NODES: [u8; 6] = [0x33, 0x33, 0, 0, 0, 1];
 
 /// Announcements, and packets about them.
-pub fn events(input: &mut Input) -> Vec<FuzzEvent> {
+pub fn generate_announcements(input: &mut Input) -> Vec<FuzzEvent> {
     let v6 = input.chance(128);
     let mut events = Vec::new();
     for _ in 0..1 + input.below(3) {
-        let address = announced(input, v6);
+        let address = choose_announced(input, v6);
         events.push(FuzzEvent::Change(if input.chance(64) {
             TableChange::Watch(address)
         } else {
@@ -30,11 +30,11 @@ pub fn events(input: &mut Input) -> Vec<FuzzEvent> {
     events
 }
 
-fn announced(input: &mut Input, v6: bool) -> IpAddr {
+fn choose_announced(input: &mut Input, v6: bool) -> IpAddr {
     match input.below(8) {
-        7 => node(v6, 0),
-        6 => node(v6, 1),
-        number => service(v6, number),
+        7 => node_address(v6, 0),
+        6 => node_address(v6, 1),
+        number => service_address(v6, number),
     }
 }
 
@@ -46,7 +46,7 @@ fn link(input: &mut Input) -> [u8; 6] {
 
 fn packet(input: &mut Input, v6: bool) -> Vec<u8> {
     let sender = link(input);
-    let target = announced(input, v6);
+    let target = choose_announced(input, v6);
     let to = match input.below(8) {
         6 => OWN,
         7 => link(input),
@@ -58,7 +58,7 @@ fn packet(input: &mut Input, v6: bool) -> Vec<u8> {
         bytes.extend([0x81, 0, 0, 100]);
     }
     bytes.extend(if v6 { [0x86, 0xdd] } else { [0x08, 0x06] });
-    bytes.extend(if v6 { message(input, target) } else { arp(input, target) });
+    bytes.extend(if v6 { generate_message(input, target) } else { arp(input, target) });
     match input.below(16) {
         12 | 13 => bytes.resize(bytes.len() + 1 + input.below(60), 0),
         14 => bytes.truncate(14 + input.below(bytes.len() - 13)),
@@ -76,7 +76,7 @@ fn other(input: &mut Input, v6: bool, target: IpAddr) -> IpAddr {
         6 => target,
         7 if v6 => Ipv6Addr::UNSPECIFIED.into(),
         7 => Ipv4Addr::UNSPECIFIED.into(),
-        number => client(v6, number),
+        number => client_address(v6, number),
     }
 }
 
@@ -85,14 +85,14 @@ fn arp(input: &mut Input, target: IpAddr) -> Vec<u8> {
     let (sender, from) = (link(input), other(input, false, target));
     let mut bytes = vec![0, 1, 8, 0, 6, 4, 0, operation];
     bytes.extend(sender);
-    bytes.extend(octets(from));
+    bytes.extend(address_octets(from));
     bytes.extend([0; 6]);
-    bytes.extend(octets(target));
+    bytes.extend(address_octets(target));
     bytes
 }
 
 fn solicited_node(target: IpAddr) -> Ipv6Addr {
-    let [.., a, b, c] = octets(target)[..] else { unreachable!("an address has octets") };
+    let [.., a, b, c] = address_octets(target)[..] else { unreachable!("an address has octets") };
     Ipv6Addr::from([0xff, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0xff, a, b, c])
 }
 
@@ -101,7 +101,7 @@ fn group_link(group: Ipv6Addr) -> [u8; 6] {
     [0x33, 0x33, a, b, c, d]
 }
 
-fn message(input: &mut Input, target: IpAddr) -> Vec<u8> {
+fn generate_message(input: &mut Input, target: IpAddr) -> Vec<u8> {
     let kind = input.choose(&[135, 135, 135, 135, 135, 136, 136, 133]);
     let from = other(input, true, target);
     let to: IpAddr = match input.below(8) {
@@ -112,7 +112,7 @@ fn message(input: &mut Input, target: IpAddr) -> Vec<u8> {
     };
     let flags = input.choose(&[0, 0, 0x20, 0x60]);
     let mut segment = vec![kind, u8::from(input.chance(8)), 0, 0, flags, 0, 0, 0];
-    segment.extend(octets(target));
+    segment.extend(address_octets(target));
     let options = input.choose(&[0, 1, 1, 1, 2, 2, 3, 16]);
     for _ in 0..options {
         let units = input.choose(&[1, 1, 1, 1, 1, 1, 2, 0]);
@@ -120,7 +120,7 @@ fn message(input: &mut Input, target: IpAddr) -> Vec<u8> {
         segment.extend(link(input));
         segment.resize(segment.len() + 8 * usize::from(units.saturating_sub(1)), 7);
     }
-    let right = checksum::transport(from, to, ICMPV6, &segment);
+    let right = checksum::transport_checksum(from, to, ICMPV6, &segment);
     segment[2..4].copy_from_slice(&right);
     if input.chance(12) {
         segment[2] ^= 0x5a;
@@ -129,8 +129,8 @@ fn message(input: &mut Input, target: IpAddr) -> Vec<u8> {
     let mut bytes = vec![0x60, 0, 0, 0];
     bytes.extend((segment.len() as u16).to_be_bytes());
     bytes.extend([ICMPV6, hop_limit]);
-    bytes.extend(octets(from));
-    bytes.extend(octets(to));
+    bytes.extend(address_octets(from));
+    bytes.extend(address_octets(to));
     bytes.extend(segment);
     bytes
 }
@@ -148,7 +148,7 @@ fn is_single(link: &[u8]) -> bool {
 }
 
 /// All meanings of a frame that has arrived from another machine.
-pub fn meanings(bytes: &[u8]) -> Vec<Meaning> {
+pub fn list_meanings(bytes: &[u8]) -> Vec<Meaning> {
     let (Some(sender), Some(to)) = (bytes.get(6..12), bytes.get(..6)) else { return Vec::new() };
     if !is_single(sender) || sender == OWN {
         return Vec::new();
@@ -240,7 +240,8 @@ fn message_of(bytes: &[u8], network: usize) -> Option<Meaning> {
             reply.extend(target.octets());
             reply.extend([2, 1]);
             reply.extend(OWN);
-            let right = checksum::transport(target.into(), receiver.into(), ICMPV6, &reply);
+            let right =
+                checksum::transport_checksum(target.into(), receiver.into(), ICMPV6, &reply);
             reply[2..4].copy_from_slice(&right);
             let mut packet = vec![0x60, 0, 0, 0, 0, 32, ICMPV6, 255];
             packet.extend(target.octets());

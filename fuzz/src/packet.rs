@@ -6,9 +6,10 @@ use lb_common::header::protocol::{
     DESTINATION_OPTIONS, FRAGMENT, HOP_BY_HOP, ICMP, ICMPV6, ROUTING, SCTP, TCP, UDP,
 };
 
-use crate::checksum::{self, octets};
+use crate::checksum::{self, address_octets};
 use crate::universe::{
-    self, BACKEND_PORTS, BACKENDS, CLIENT_PORTS, NODE_PORTS, PORTS, PROTOCOLS, client, node,
+    self, BACKEND_PORTS, BACKENDS, CLIENT_PORTS, NODE_PORTS, PORTS, PROTOCOLS, client_address,
+    node_address,
 };
 use crate::{Hook, Input, TransportAddress, tunnel};
 
@@ -53,17 +54,17 @@ pub const SKEWS: [u32; 16] =
     [0, 0, 0, 0, 0, 0, 0, 0, 1, 1_400, 0xffff, 0x1_0000, 0x10_0000, 0x100_0000, 1 << 31, !0];
 
 /// A packet as it would arrive at a hook, or a damaged one.
-pub fn any(input: &mut Input, hook: Hook) -> Vec<u8> {
+pub fn generate_packet(input: &mut Input, hook: Hook) -> Vec<u8> {
     let v6 = input.chance(128);
     let tags = input.choose(&[0, 0, 0, 0, 1, 2, 2, 3]);
     let datagram =
-        if input.chance(40) { error(input, v6, hook) } else { datagram(input, v6, hook) };
+        if input.chance(40) { error(input, v6, hook) } else { generate_datagram(input, v6, hook) };
     let mut bytes = ethernet(tags, v6);
     let packet = datagram.write();
     // Before tc the device strips VLAN tags. The kernel can move headers of untagged packets only.
     let may_be_wrapped = hook == Hook::Forward || hook == Hook::Workload && tags == 0;
     if may_be_wrapped && input.chance(32) {
-        bytes.extend(tunnel::wrap(input, v6, &packet));
+        bytes.extend(tunnel::wrap_in_tunnel(input, v6, &packet));
     } else {
         bytes.extend(packet);
     }
@@ -82,12 +83,17 @@ pub fn any(input: &mut Input, hook: Hook) -> Vec<u8> {
 }
 
 /// The first packet of a connection, without options or fragments.
-pub fn opening(v6: bool, which: usize, (number, port): (usize, u16), service: usize) -> Vec<u8> {
+pub fn opening_packet(
+    v6: bool,
+    which: usize,
+    (number, port): (usize, u16),
+    service: usize,
+) -> Vec<u8> {
     let protocol = PROTOCOLS[which];
     let end = |address, port| TransportAddress { address, port, protocol };
     let datagram = DatagramContents {
-        source: end(client(v6, number), port),
-        destination: end(universe::service(v6, service), PORTS[which]),
+        source: end(client_address(v6, number), port),
+        destination: end(universe::service_address(v6, service), PORTS[which]),
         ttl: 64,
         tos: 0,
         between: Vec::new(),
@@ -105,17 +111,17 @@ pub fn opening(v6: bool, which: usize, (number, port): (usize, u16), service: us
 }
 
 /// The SYN of a connection in a tunnel from another node, which asks whether this one knows the connection.
-pub fn question(
+pub fn tunnelled_question(
     v6: bool,
     which: usize,
     client: (usize, u16),
     service: usize,
     number: u8,
 ) -> Vec<u8> {
-    let opening = opening(v6, which, client, service);
+    let opening = opening_packet(v6, which, client, service);
     let mut bytes = ethernet(0, v6);
     let packet = &opening[bytes.len()..];
-    bytes.extend(tunnel::question(v6, number, packet));
+    bytes.extend(tunnel::wrap_question(v6, number, packet));
     bytes
 }
 
@@ -130,7 +136,7 @@ fn ethernet(tags: usize, v6: bool) -> Vec<u8> {
     bytes
 }
 
-fn datagram(input: &mut Input, v6: bool, hook: Hook) -> DatagramContents {
+fn generate_datagram(input: &mut Input, v6: bool, hook: Hook) -> DatagramContents {
     let which = input.below(PROTOCOLS.len());
     let (one, other) = ends(input, v6, which);
     // Replies go in the opposite direction. Now and then a packet reaches the other hook.
@@ -174,13 +180,15 @@ fn datagram(input: &mut Input, v6: bool, hook: Hook) -> DatagramContents {
 fn ends(input: &mut Input, v6: bool, which: usize) -> (TransportAddress, TransportAddress) {
     let protocol = PROTOCOLS[which];
     let end = |address, port| TransportAddress { address, port, protocol };
-    let one = end(client(v6, input.below(4)), input.choose(&CLIENT_PORTS));
+    let one = end(client_address(v6, input.below(4)), input.choose(&CLIENT_PORTS));
     let number = input.below(8);
     let other = match input.below(16) {
-        0..8 => end(universe::service(v6, number), PORTS[which]),
-        8..11 => end(node(v6, number), input.choose(&NODE_PORTS)),
-        11..14 => end(universe::backend(v6, number % BACKENDS), input.choose(&BACKEND_PORTS)),
-        14 => end(universe::service(v6, number), input.choose(&[81, 0, 443, 80])),
+        0..8 => end(universe::service_address(v6, number), PORTS[which]),
+        8..11 => end(node_address(v6, number), input.choose(&NODE_PORTS)),
+        11..14 => {
+            end(universe::backend_address(v6, number % BACKENDS), input.choose(&BACKEND_PORTS))
+        }
+        14 => end(universe::service_address(v6, number), input.choose(&[81, 0, 443, 80])),
         _ => end(universe::foreign_address(v6), PORTS[which]),
     };
     (one, other)
@@ -195,8 +203,11 @@ fn extensions(input: &mut Input) -> Vec<u8> {
 
 /// An ICMP message that quotes the start of a packet in the opposite direction.
 fn error(input: &mut Input, v6: bool, hook: Hook) -> DatagramContents {
-    let quoted =
-        datagram(input, v6, if hook == Hook::Reverse { Hook::Forward } else { Hook::Reverse });
+    let quoted = generate_datagram(
+        input,
+        v6,
+        if hook == Hook::Reverse { Hook::Forward } else { Hook::Reverse },
+    );
     let mut quote = quoted.write();
     if input.chance(160) {
         let whole = quote.len() - quoted.payload.len();
@@ -212,8 +223,8 @@ fn error(input: &mut Input, v6: bool, hook: Hook) -> DatagramContents {
     // From a router on the path, or the receiver itself, to the sender of the quoted packet.
     let router = match input.below(3) {
         0 => quoted.destination.address,
-        1 => client(v6, 1),
-        _ => node(v6, 0),
+        1 => client_address(v6, 1),
+        _ => node_address(v6, 0),
     };
     DatagramContents {
         source: TransportAddress { address: router, port: 0, protocol },
@@ -274,8 +285,8 @@ impl DatagramContents {
         }
         segment.extend(&self.payload);
         let (source, destination) = (self.source.address, self.destination.address);
-        let right = checksum::transport(source, destination, protocol, &segment);
-        if let Some(field) = checksum::field(protocol) {
+        let right = checksum::transport_checksum(source, destination, protocol, &segment);
+        if let Some(field) = checksum::checksum_field(protocol) {
             match self.checksum {
                 Checksum::Right => segment[field].copy_from_slice(&right),
                 Checksum::Wrong => {
@@ -300,10 +311,10 @@ impl DatagramContents {
         header.extend([0, id]);
         header.extend(flags.to_be_bytes());
         header.extend([self.ttl, self.source.protocol, 0, 0]);
-        header.extend(octets(self.source.address));
-        header.extend(octets(self.destination.address));
+        header.extend(address_octets(self.source.address));
+        header.extend(address_octets(self.destination.address));
         header.extend(&self.between);
-        let sum = checksum::internet(&[&header]).to_be_bytes();
+        let sum = checksum::internet_checksum(&[&header]).to_be_bytes();
         header[10..12].copy_from_slice(&sum);
         header.extend(segment);
         header
@@ -328,8 +339,8 @@ impl DatagramContents {
         let mut header = vec![0x60 | self.tos >> 4, self.tos << 4, 0, 0];
         header.extend(((chain.len() + segment.len()) as u16).to_be_bytes());
         header.extend([numbers[0], self.ttl]);
-        header.extend(octets(self.source.address));
-        header.extend(octets(self.destination.address));
+        header.extend(address_octets(self.source.address));
+        header.extend(address_octets(self.destination.address));
         header.extend(chain);
         header.extend(segment);
         header

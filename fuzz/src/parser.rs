@@ -43,7 +43,7 @@ fn open_to_everything() -> FuzzedHost {
 
 /// The reasons that may be counted for an arriving packet.
 fn arriving(bytes: &[u8]) -> Vec<Vec<Reason>> {
-    let found = match inspect::frame(bytes) {
+    let found = match inspect::parse_frame(bytes) {
         Ok(found) => found,
         Err(Other::NotIp) => return vec![vec![]],
         Err(Other::Malformed) => return vec![vec![Reason::Malformed]],
@@ -63,9 +63,9 @@ fn arriving(bytes: &[u8]) -> Vec<Vec<Reason>> {
 
 /// The reasons that may be counted for a leaving packet. One that could not be a reply counts none.
 fn leaving(bytes: &[u8]) -> Vec<Vec<Reason>> {
-    let parsed = inspect::frame(bytes)
+    let parsed = inspect::parse_frame(bytes)
         .is_ok_and(|found| found.fragment.is_none() && found.ports(bytes).is_some());
-    let fragment = inspect::frame(bytes).is_ok_and(|found| found.fragment.is_some());
+    let fragment = inspect::parse_frame(bytes).is_ok_and(|found| found.fragment.is_some());
     match (parsed, fragment) {
         (true, _) => vec![vec![Reason::NoFlow]],
         (_, true) => [vec![vec![]], one_of(&[Reason::Fragment, Reason::NoFlow])].concat(),

@@ -17,7 +17,7 @@ pub fn random_bytes(seed: u64, length: usize) -> Vec<u8> {
 }
 
 /// Removes runs of things, long ones first, as long as the rest still fails.
-pub fn shrink<T: Clone>(things: &[T], fails: impl Fn(&[T]) -> bool) -> Vec<T> {
+pub fn shrink_failing<T: Clone>(things: &[T], fails: impl Fn(&[T]) -> bool) -> Vec<T> {
     let mut things = things.to_vec();
     let mut run = things.len() / 2;
     while run > 0 {

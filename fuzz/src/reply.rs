@@ -45,7 +45,7 @@ impl Translated {
             Hook::Forward | Hook::Stack | Hook::Workload => Hook::Reverse,
             Hook::Reverse => Hook::Forward,
         };
-        (hook, with_signal(&swapped(&self.after), reply))
+        (hook, with_signal(&swap_ends(&self.after), reply))
     }
 
     /// Whether the translated reply can be predicted. An SCTP checksum depends on the order of the
@@ -58,18 +58,18 @@ impl Translated {
 
     /// What the receiver of the reply must get: a reply to the packet that it sent.
     pub fn expected(&self, reply: Reply) -> Vec<u8> {
-        with_signal(&swapped(&self.before), reply)
+        with_signal(&swap_ends(&self.before), reply)
     }
 }
 
 fn parse(bytes: &[u8]) -> Option<ParsedDatagram> {
-    let found = inspect::frame(bytes).ok()?;
+    let found = inspect::parse_frame(bytes).ok()?;
     found.ports(bytes)?;
     found.fragment.is_none().then_some(found)
 }
 
 /// The packet with source and destination swapped. Of all checksums, only SCTP's changes.
-pub fn swapped(bytes: &[u8]) -> Vec<u8> {
+pub fn swap_ends(bytes: &[u8]) -> Vec<u8> {
     let mut bytes = bytes.to_vec();
     let Some(found) = parse(&bytes) else { return bytes };
     let right = found.is_right(&bytes);
@@ -121,7 +121,7 @@ fn skew_number(bytes: &mut [u8], at: usize, skew: u32) {
 fn complete(bytes: &mut [u8], was_right: bool) {
     let Some(found) = parse(bytes).filter(|_| was_right) else { return };
     let Some(segment) = bytes.get(found.transport..found.end) else { return };
-    let Some(field) = checksum::field(found.protocol) else { return };
+    let Some(field) = checksum::checksum_field(found.protocol) else { return };
     let none = match (segment.get(field.clone()), found.protocol) {
         // The packet's length field ends it before the checksum.
         (None, _) => true,
@@ -129,7 +129,8 @@ fn complete(bytes: &mut [u8], was_right: bool) {
         _ => false,
     };
     if !none {
-        let right = checksum::transport(found.source, found.destination, found.protocol, segment);
+        let right =
+            checksum::transport_checksum(found.source, found.destination, found.protocol, segment);
         let field = found.transport + field.start..found.transport + field.end;
         bytes[field].copy_from_slice(&right);
     }

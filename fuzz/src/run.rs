@@ -63,7 +63,7 @@ impl FuzzedHost {
 
     /// Adds a second device, and the routes.
     pub fn set_routes(&mut self, routes: Vec<(IpAddr, Exit)>) {
-        let address = |v6| universe::node(v6, 1);
+        let address = |v6| universe::node_address(v6, 1);
         for (index, flags) in [(self.device, Device::TRANSMIT), (OTHER_DEVICE, Device::REDIRECT)] {
             let (IpAddr::V4(v4), IpAddr::V6(v6)) = (address(false), address(true)) else { return };
             let entry = Device {
@@ -132,7 +132,7 @@ impl FuzzedHost {
 pub const OTHER_DEVICE: u32 = 9;
 
 /// A next hop through either device: usable, with an unknown neighbour, with a small MTU, or none.
-pub fn exit(number: usize, device: u32) -> Option<Exit> {
+pub fn numbered_exit(number: usize, device: u32) -> Option<Exit> {
     let by =
         |device: u32| Exit { device, neighbour: Some([2, 0, 0, 0, 2, device as u8]), mtu: 1500 };
     match number % 8 {

@@ -23,7 +23,7 @@ const MOST: usize = 96;
 impl Scenario {
     pub fn read(input: &mut Input) -> Self {
         let routes = routes(input);
-        let changes = state::begin(input);
+        let changes = state::initial_tables(input);
         let mut events = Vec::new();
         while !input.is_empty() && events.len() < MOST {
             event(input, &mut events);
@@ -38,7 +38,7 @@ fn flood(input: &mut Input, events: &mut Vec<FuzzEvent>) {
     let (v6, protocol) = (input.chance(128), input.below(3));
     let (client, service) = (input.below(4), input.below(3));
     for number in 0..input.below(48) as u16 {
-        let packet = packet::opening(v6, protocol, (client, 50_000 + number), service);
+        let packet = packet::opening_packet(v6, protocol, (client, 50_000 + number), service);
         events.push(FuzzEvent::Packet(hook, packet));
         let reply = |tcp_flags| FuzzEvent::Reply(Reply { again: false, tcp_flags, skew: 0 });
         events.extend([0x12, 0x10].map(reply));
@@ -46,26 +46,26 @@ fn flood(input: &mut Input, events: &mut Vec<FuzzEvent>) {
 }
 
 /// A connection that another node asks about: sometimes it is known here.
-fn question(input: &mut Input, events: &mut Vec<FuzzEvent>) {
+fn generate_question(input: &mut Input, events: &mut Vec<FuzzEvent>) {
     let (v6, which, service) = (input.chance(128), input.below(3), input.below(3));
     let client = (input.below(3), 51_000);
     events.push(FuzzEvent::Change(TableChange::TunnelKeys(tunnel::ASKING_KEYS)));
     if input.chance(192) {
-        let opening = packet::opening(v6, which, client, service);
+        let opening = packet::opening_packet(v6, which, client, service);
         events.push(FuzzEvent::Packet(Hook::Forward, opening));
     }
     let number = 1 + input.below(3) as u8;
-    let question = packet::question(v6, which, client, service, number);
+    let question = packet::tunnelled_question(v6, which, client, service, number);
     events.push(FuzzEvent::Packet(Hook::Forward, question));
 }
 
 fn routes(input: &mut Input) -> Vec<(IpAddr, Exit)> {
     let addresses = [false, true].into_iter().flat_map(|v6| {
-        let backends = (0..BACKENDS).map(move |number| universe::backend(v6, number));
-        let peers = (0..2).map(move |number| universe::peer(v6, number));
-        backends.chain(peers).chain((0..3).map(move |number| universe::client(v6, number)))
+        let backends = (0..BACKENDS).map(move |number| universe::backend_address(v6, number));
+        let peers = (0..2).map(move |number| universe::peer_address(v6, number));
+        backends.chain(peers).chain((0..3).map(move |number| universe::client_address(v6, number)))
     });
-    let exit = |address| Some((address, run::exit(input.below(8), DEVICE)?));
+    let exit = |address| Some((address, run::numbered_exit(input.below(8), DEVICE)?));
     addresses.filter_map(exit).collect()
 }
 
@@ -73,7 +73,7 @@ fn event(input: &mut Input, events: &mut Vec<FuzzEvent>) {
     match input.below(32) {
         0..14 => {
             let hook = input.choose(&[Hook::Forward, Hook::Forward, Hook::Workload, Hook::Reverse]);
-            events.push(FuzzEvent::Packet(hook, packet::any(input, hook)));
+            events.push(FuzzEvent::Packet(hook, packet::generate_packet(input, hook)));
         }
         14 => flood(input, events),
         15..26 => {
@@ -86,14 +86,14 @@ fn event(input: &mut Input, events: &mut Vec<FuzzEvent>) {
         26 if input.chance(128) => events.push(FuzzEvent::Change(TableChange::DamagedReturns)),
         26 => events.push(FuzzEvent::Change(TableChange::TunnelKeys(input.choose(&tunnel::KEYS)))),
         27 => events.extend(state::service_port(input).into_iter().map(FuzzEvent::Change)),
-        28 => events.extend(state::backend(input).map(FuzzEvent::Change)),
-        29 => events.push(FuzzEvent::Change(state::damage(input))),
+        28 => events.extend(state::change_backend(input).map(FuzzEvent::Change)),
+        29 => events.push(FuzzEvent::Change(state::damage_tables(input))),
         30 => {
             let ticks = input.choose(&[1_000, 4_000, 12_000, 220_000, 6_000_000]);
             events.push(FuzzEvent::Change(TableChange::Idle(ticks)));
         }
-        _ if input.chance(128) => events.extend(neighbour::events(input)),
-        _ if input.chance(64) => question(input, events),
+        _ if input.chance(128) => events.extend(neighbour::generate_announcements(input)),
+        _ if input.chance(64) => generate_question(input, events),
         _ => {
             let hook = input.choose(&[Hook::Forward, Hook::Workload, Hook::Reverse]);
             let length = 14 + input.below(128);

@@ -9,7 +9,8 @@ use lb_common::layout::{
 };
 
 use crate::universe::{
-    self, BACKEND_PORTS, BACKENDS, NODE_PORTS, PORTS, PROTOCOLS, backend_index, node, service,
+    self, BACKEND_PORTS, BACKENDS, NODE_PORTS, PORTS, PROTOCOLS, backend_index, node_address,
+    service_address,
 };
 use crate::{Input, TableChange, TransportAddress, backend_tag};
 
@@ -22,28 +23,28 @@ fn pool_index(service_port: u32, local: bool) -> u32 {
 }
 
 /// The tables before the first packet.
-pub fn begin(input: &mut Input) -> Vec<TableChange> {
+pub fn initial_tables(input: &mut Input) -> Vec<TableChange> {
     let mut changes = Vec::new();
     for (v6, which, number) in universe::backend_indexes() {
         let end = backend_end(v6, which, number, 0);
         let flags = if input.chance(64) { 0 } else { Backend::<()>::LOCAL };
         let index = backend_index(v6, which, number);
-        let node = (flags == 0 && input.chance(192)).then(|| universe::peer(v6, number));
+        let node = (flags == 0 && input.chance(192)).then(|| universe::peer_address(v6, number));
         changes.push(TableChange::Backend { index, end, flags, generation: 1, node });
         changes.push(TableChange::Source(end));
     }
     for v6 in [false, true] {
         for number in 0..2 {
-            let address = node(v6, number);
+            let address = node_address(v6, number);
             changes.push(TableChange::Destination(address));
             if number == 0 {
                 changes.push(itself(address, FrontendKind::NodeAddress));
             }
         }
-        changes.extend((0..2).map(|number| TableChange::Peer(universe::peer(v6, number))));
-        changes.push(TableChange::TunnelPeer(universe::peer(v6, 0)));
+        changes.extend((0..2).map(|number| TableChange::Peer(universe::peer_address(v6, number))));
+        changes.push(TableChange::TunnelPeer(universe::peer_address(v6, 0)));
         // The first backend is a pod that also is a client.
-        changes.push(TableChange::Destination(universe::backend(v6, 0)));
+        changes.push(TableChange::Destination(universe::backend_address(v6, 0)));
     }
     for _ in 0..1 + input.below(6) {
         changes.extend(service_port(input));
@@ -52,7 +53,7 @@ pub fn begin(input: &mut Input) -> Vec<TableChange> {
 }
 
 fn backend_end(v6: bool, which: usize, number: usize, port: usize) -> TransportAddress {
-    let (address, protocol) = (universe::backend(v6, number), PROTOCOLS[which]);
+    let (address, protocol) = (universe::backend_address(v6, number), PROTOCOLS[which]);
     TransportAddress { address, port: BACKEND_PORTS[port % BACKEND_PORTS.len()], protocol }
 }
 
@@ -117,7 +118,7 @@ pub fn service_port(input: &mut Input) -> Vec<TableChange> {
         ..Frontend::of_address(FrontendKind::ClusterIp)
     };
     if frontend.restricted != 0 {
-        let range = IpNet::new(universe::client(v6, 0), if v6 { 127 } else { 31 });
+        let range = IpNet::new(universe::client_address(v6, 0), if v6 { 127 } else { 31 });
         let service_port = index;
         changes.extend(
             range.map(|range| TableChange::SourceRange { service_port, range: range.trunc() }),
@@ -130,7 +131,7 @@ pub fn service_port(input: &mut Input) -> Vec<TableChange> {
         let value = Some(Frontend { kind: kind as u8, ..frontend });
         changes.push(TableChange::Frontend { key, value });
     };
-    let address = service(v6, number);
+    let address = service_address(v6, number);
     let (kind, other) = match kinds & 3 {
         0 | 1 => (FrontendKind::ClusterIp, true),
         2 => (FrontendKind::LoadBalancer, false),
@@ -161,7 +162,7 @@ fn members(input: &mut Input) -> Vec<usize> {
 }
 
 /// Adds, removes or drains a backend, or gives its index to another.
-pub fn backend(input: &mut Input) -> [TableChange; 2] {
+pub fn change_backend(input: &mut Input) -> [TableChange; 2] {
     let (v6, which, number) = (input.chance(128), input.below(3), input.below(BACKENDS));
     let end = backend_end(v6, which, number, input.below(2));
     let end = if input.chance(64) { TransportAddress { protocol: 0, ..end } } else { end };
@@ -173,13 +174,13 @@ pub fn backend(input: &mut Input) -> [TableChange; 2] {
     ]);
     let generation = 1 + input.below(3) as u32;
     let index = backend_index(v6, which, number);
-    let node = (flags & Backend::<()>::LOCAL == 0).then(|| universe::peer(v6, number));
+    let node = (flags & Backend::<()>::LOCAL == 0).then(|| universe::peer_address(v6, number));
     // The prefilter's bit is set before the entry that needs it.
     [TableChange::Source(end), TableChange::Backend { index, end, flags, generation, node }]
 }
 
 /// An entry that no planner would write.
-pub fn damage(input: &mut Input) -> TableChange {
+pub fn damage_tables(input: &mut Input) -> TableChange {
     let (v6, which, number) = (input.chance(128), input.below(3), input.below(3));
     let index = 1 + ((usize::from(v6) * 3 + which) * 3 + number) as u32;
     let pool = pool_index(index, input.chance(128));
@@ -198,7 +199,7 @@ pub fn damage(input: &mut Input) -> TableChange {
         }
         2 => {
             let key = TransportAddress {
-                address: service(v6, number),
+                address: service_address(v6, number),
                 port: PORTS[which],
                 protocol: PROTOCOLS[which],
             };
@@ -226,7 +227,7 @@ pub fn damage(input: &mut Input) -> TableChange {
         }
         _ => {
             let key = TransportAddress {
-                address: service(v6, number),
+                address: service_address(v6, number),
                 port: PORTS[which],
                 protocol: PROTOCOLS[which],
             };

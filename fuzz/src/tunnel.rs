@@ -3,7 +3,7 @@
 
 use std::net::IpAddr;
 
-use crate::checksum::{internet, octets};
+use crate::checksum::{address_octets, internet_checksum};
 use crate::inspect::{self, ParsedDatagram};
 use crate::universe::{self, BACKEND_PORTS, BACKENDS};
 use crate::{Input, backend_tag};
@@ -22,17 +22,17 @@ const RETURNED: u8 = 0x80;
 /// The possible tunnel keys of the tables: current and accepted.
 pub const KEYS: [[u64; 2]; 4] = [[0, 0], [0, 0], [7, 0], [7, 8]];
 
-/// The keys with which [`question`] is accepted.
+/// The keys with which [`wrap_question`] is accepted.
 pub const ASKING_KEYS: [u64; 2] = KEYS[2];
 
 /// Encapsulates a packet as another node would, or with a source address that is no node's.
-pub fn wrap(input: &mut Input, v6: bool, packet: &[u8]) -> Vec<u8> {
+pub fn wrap_in_tunnel(input: &mut Input, v6: bool, packet: &[u8]) -> Vec<u8> {
     let source = match input.below(8) {
         0 => universe::foreign_address(v6),
-        number => universe::peer(v6, number),
+        number => universe::peer_address(v6, number),
     };
-    let destination = universe::node(v6, input.below(2));
-    let known = backend_tag(universe::backend(v6, input.below(BACKENDS)), BACKEND_PORTS[0]);
+    let destination = universe::node_address(v6, input.below(2));
+    let known = backend_tag(universe::backend_address(v6, input.below(BACKENDS)), BACKEND_PORTS[0]);
     let tag = input.choose(&[known, known, known, 0x1234]).to_be_bytes();
     let class = input.choose(&[0, 0, 1, 2, 3, 0xb8]);
     let in_udp = input.chance(128);
@@ -61,7 +61,7 @@ pub fn wrap(input: &mut Input, v6: bool, packet: &[u8]) -> Vec<u8> {
 }
 
 /// A packet about whose connection another node asks, with the key of [`ASKING_KEYS`].
-pub fn question(v6: bool, number: u8, packet: &[u8]) -> Vec<u8> {
+pub fn wrap_question(v6: bool, number: u8, packet: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::new();
     for number in [50_000, GUE, (8 + KEYED + packet.len()) as u16, 0] {
         bytes.extend(number.to_be_bytes());
@@ -69,7 +69,14 @@ pub fn question(v6: bool, number: u8, packet: &[u8]) -> Vec<u8> {
     bytes.extend([2, in_ip(v6), 0, number]);
     bytes.extend(ASKING_KEYS[0].to_be_bytes());
     bytes.extend(packet);
-    outer(v6, [universe::peer(v6, 0), universe::node(v6, 0)], UDP, 0, [0; 2], &bytes)
+    outer(
+        v6,
+        [universe::peer_address(v6, 0), universe::node_address(v6, 0)],
+        UDP,
+        0,
+        [0; 2],
+        &bytes,
+    )
 }
 
 /// The outer header of a tunnel, and what is behind it.
@@ -93,10 +100,10 @@ fn outer(
         header.extend([tag[0], tag[1], 0x40, 0, 64, protocol, 0, 0]);
         header
     };
-    header.extend(octets(source));
-    header.extend(octets(destination));
+    header.extend(address_octets(source));
+    header.extend(address_octets(destination));
     if !v6 {
-        let sum = internet(&[&header]).to_be_bytes();
+        let sum = internet_checksum(&[&header]).to_be_bytes();
         header[10..12].copy_from_slice(&sum);
     }
     header.extend(bytes);
@@ -120,7 +127,7 @@ pub struct Tunnel {
 
 impl Tunnel {
     pub fn read(frame: &[u8]) -> Option<Self> {
-        let outer = inspect::frame(frame).ok()?;
+        let outer = inspect::parse_frame(frame).ok()?;
         let plain = outer.transport == outer.network + if outer.v6 { 40 } else { 20 };
         let at = match outer.protocol {
             // Variant 1 has the inner packet's version (4 or 6) here.
@@ -131,9 +138,9 @@ impl Tunnel {
             protocol if protocol == in_ip(outer.v6) => outer.transport,
             _ => return None,
         };
-        inspect::datagram(frame, at, outer.v6).ok()?;
+        inspect::parse_datagram(frame, at, outer.v6).ok()?;
         let inner = [&frame[..outer.network], &frame[at..]].concat();
-        let class = class(frame, &outer);
+        let class = traffic_class(frame, &outer);
         let mark = if at == outer.transport + 8 + KEYED { frame[outer.transport + 11] } else { 0 };
         plain.then_some(Self { outer, inner, class, mark })
     }
@@ -141,13 +148,13 @@ impl Tunnel {
     /// Whether the outer checksums are right. UDP must have none (RFC 6935).
     pub fn is_right(&self, frame: &[u8]) -> bool {
         let ParsedDatagram { v6, network, transport, protocol, .. } = self.outer;
-        (v6 || internet(&[&frame[network..transport]]) == 0)
+        (v6 || internet_checksum(&[&frame[network..transport]]) == 0)
             && (protocol != UDP || frame[transport + 6..transport + 8] == [0; 2])
     }
 }
 
 /// The traffic class of an IP packet.
-pub fn class(frame: &[u8], packet: &ParsedDatagram) -> u8 {
+pub fn traffic_class(frame: &[u8], packet: &ParsedDatagram) -> u8 {
     let header = &frame[packet.network..];
     if packet.v6 { header[0] << 4 | header[1] >> 4 } else { header[1] }
 }
@@ -156,10 +163,10 @@ pub fn class(frame: &[u8], packet: &ParsedDatagram) -> u8 {
 /// that take over a congestion mark from their tunnel (RFC 6040, figure 4).
 pub fn with_class_of(frame: &[u8], other: &[u8]) -> Vec<u8> {
     let mut bytes = frame.to_vec();
-    let (Ok(packet), Ok(like)) = (inspect::frame(frame), inspect::frame(other)) else {
+    let (Ok(packet), Ok(like)) = (inspect::parse_frame(frame), inspect::parse_frame(other)) else {
         return bytes;
     };
-    let class = class(other, &like);
+    let class = traffic_class(other, &like);
     let header = &mut bytes[packet.network..];
     if packet.v6 {
         header[0] = header[0] & 0xf0 | class >> 4;
@@ -168,17 +175,17 @@ pub fn with_class_of(frame: &[u8], other: &[u8]) -> Vec<u8> {
     }
     // A header may be cut off.
     let whole = header.get(..packet.transport - packet.network);
-    let right = whole.is_some_and(|whole| internet(&[whole]) == 0);
+    let right = whole.is_some_and(|whole| internet_checksum(&[whole]) == 0);
     header[1] = class;
     let sum = if right {
         header[10..12].fill(0);
-        internet(&[&header[..packet.transport - packet.network]]).to_be_bytes()
+        internet_checksum(&[&header[..packet.transport - packet.network]]).to_be_bytes()
     } else {
         // The packet need not be right: a checksum over octets that were cut off, or that is wrong,
         // is updated for the changed class only. What it is wrong by stays, in the octets that are
         // there; otherwise the field is not what is expected.
         let end = header.len().min(packet.transport - packet.network);
-        let difference = |header: &[u8]| internet(&[&header[..end]]) % 0xffff;
+        let difference = |header: &[u8]| internet_checksum(&[&header[..end]]) % 0xffff;
         let kept = frame[packet.network..].to_vec();
         let sum = [other[like.network + 10], other[like.network + 11]];
         header[10..12].copy_from_slice(&sum);
@@ -191,7 +198,7 @@ pub fn with_class_of(frame: &[u8], other: &[u8]) -> Vec<u8> {
 /// Whether a frame is a probe of this node's data plane, and another one the same as it is returned:
 /// with the ends swapped, of another type, and with a checksum that is wrong by what it was wrong by.
 pub fn is_returned_probe(before: &[u8], after: &[u8]) -> bool {
-    let Ok(probe) = inspect::frame(before) else { return false };
+    let Ok(probe) = inspect::parse_frame(before) else { return false };
     let at = probe.transport + 8;
     let is_probe = probe.protocol == UDP
         && probe.ports(before).is_some_and(|(_, port)| port == GUE)
@@ -260,7 +267,7 @@ pub fn may_become(before: u8, after: u8, outer: u8) -> bool {
 
 /// Whether the source is an address of this node, and the destination one of another node.
 pub fn between_nodes(outer: &ParsedDatagram) -> bool {
-    let is_node = |address: IpAddr| (0..2).any(|n| universe::node(outer.v6, n) == address);
-    let is_peer = |address: IpAddr| (0..2).any(|n| universe::peer(outer.v6, n) == address);
+    let is_node = |address: IpAddr| (0..2).any(|n| universe::node_address(outer.v6, n) == address);
+    let is_peer = |address: IpAddr| (0..2).any(|n| universe::peer_address(outer.v6, n) == address);
     is_node(outer.source) && is_peer(outer.destination)
 }

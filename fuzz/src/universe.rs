@@ -30,29 +30,29 @@ fn address(v6: bool, network: u16, host: u16) -> IpAddr {
 }
 
 /// Addresses of external clients. One of them is a pod's.
-pub fn client(v6: bool, number: usize) -> IpAddr {
+pub fn client_address(v6: bool, number: usize) -> IpAddr {
     match number % 4 {
-        3 => backend(v6, 0),
+        3 => backend_address(v6, 0),
         number => address(v6, 7, 1 + number as u16),
     }
 }
 
 /// Addresses of Services.
-pub fn service(v6: bool, number: usize) -> IpAddr {
+pub fn service_address(v6: bool, number: usize) -> IpAddr {
     address(v6, 96, 10 + (number % 3) as u16)
 }
 
 /// Addresses of this node, where NodePorts may be open.
-pub fn node(v6: bool, number: usize) -> IpAddr {
+pub fn node_address(v6: bool, number: usize) -> IpAddr {
     address(v6, 1, 1 + (number % 2) as u16)
 }
 
 /// Addresses of other nodes.
-pub fn peer(v6: bool, number: usize) -> IpAddr {
+pub fn peer_address(v6: bool, number: usize) -> IpAddr {
     address(v6, 1, 101 + (number % 2) as u16)
 }
 
-pub fn backend(v6: bool, number: usize) -> IpAddr {
+pub fn backend_address(v6: bool, number: usize) -> IpAddr {
     address(v6, 244, 1 + (number % BACKENDS) as u16)
 }
 

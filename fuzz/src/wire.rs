@@ -78,7 +78,7 @@ impl Packet {
         bytes.extend([0, 0, 0x40, 0, 64, self.protocol, 0, 0]);
         bytes.extend(self.source.address.octets());
         bytes.extend(self.destination.address.octets());
-        let sum = checksum::internet(&[&bytes[ETHERNET..]]).to_be_bytes();
+        let sum = checksum::internet_checksum(&[&bytes[ETHERNET..]]).to_be_bytes();
         bytes[ETHERNET + 10..ETHERNET + 12].copy_from_slice(&sum);
 
         bytes.extend(self.source.port.to_be_bytes());
@@ -109,7 +109,7 @@ impl Packet {
     pub fn read_tunnelled(bytes: &[u8]) -> Option<(Self, Ipv4Addr)> {
         let ip = bytes.get(ETHERNET..)?;
         let outer = ip.get(..IPV4)?;
-        let right = outer[9] == IPIP && checksum::internet(&[outer]) == 0;
+        let right = outer[9] == IPIP && checksum::internet_checksum(&[outer]) == 0;
         let node = Ipv4Addr::new(outer[16], outer[17], outer[18], outer[19]);
         right.then_some((Self::read_ip(&ip[IPV4..])?, node))
     }
@@ -118,7 +118,7 @@ impl Packet {
         let header = ip.get(..IPV4)?;
         let length = usize::from(u16::from_be_bytes([header[2], header[3]]));
         let transport = ip.get(IPV4..length)?;
-        if checksum::internet(&[header]) != 0 || transport_sum(&ip[..length]) != 0 {
+        if checksum::internet_checksum(&[header]) != 0 || transport_sum(&ip[..length]) != 0 {
             return None;
         }
         let protocol = header[9];
@@ -145,7 +145,7 @@ impl Packet {
 /// right; with a zero field, the value for it.
 fn transport_sum(ip: &[u8]) -> u16 {
     let [high, low] = ((ip.len() - IPV4) as u16).to_be_bytes();
-    checksum::internet(&[&ip[12..20], &[0, ip[9], high, low], &ip[IPV4..]])
+    checksum::internet_checksum(&[&ip[12..20], &[0, ip[9], high, low], &ip[IPV4..]])
 }
 
 #[test]

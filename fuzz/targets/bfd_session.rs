@@ -3,5 +3,5 @@
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
-    fuzz::bfd::session(bytes);
+    fuzz::bfd::fuzz_bfd_session(bytes);
 });

@@ -3,5 +3,5 @@
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
-    fuzz::bgp::message(bytes);
+    fuzz::bgp::fuzz_bgp_message(bytes);
 });

@@ -3,5 +3,5 @@
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
-    fuzz::bgp::session(bytes);
+    fuzz::bgp::fuzz_bgp_session(bytes);
 });

@@ -3,5 +3,5 @@
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
-    fuzz::http::host(bytes);
+    fuzz::http::fuzz_host(bytes);
 });

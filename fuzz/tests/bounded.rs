@@ -8,7 +8,7 @@ use std::fs;
 use std::panic::{self, AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
-use fuzz::{Met, random_bytes, shrink};
+use fuzz::{Met, random_bytes, shrink_failing};
 use lb_common::layout::Reason;
 
 /// Random inputs of each target, unless `FUZZ_INPUTS` is set. Enough to count every reason.
@@ -54,7 +54,7 @@ fn check(name: &str, target: impl Fn(&[u8]), bytes: &[u8]) {
         }
     }));
     QUIET.set(true);
-    let least = shrink(bytes, fails);
+    let least = shrink_failing(bytes, fails);
     QUIET.set(false);
     let hex: String = least.iter().map(|byte| format!("{byte:02x}")).collect();
     println!("{name} fails; the smallest failing input, in hexadecimal: {hex}");
@@ -140,18 +140,18 @@ fn what_a_bgp_peer_sends() {
         "keepalive",
         "route refresh",
     ];
-    meets("bgp-message", fuzz::bgp::message, &outcomes);
+    meets("bgp-message", fuzz::bgp::fuzz_bgp_message, &outcomes);
 }
 
 #[test]
 fn bgp_sessions() {
     let outcomes = ["nothing", "failed", "established", "down"];
-    meets("bgp-session", fuzz::bgp::session, &outcomes);
+    meets("bgp-session", fuzz::bgp::fuzz_bgp_session, &outcomes);
 }
 
 #[test]
 fn bfd_sessions() {
-    meets("bfd-session", fuzz::bfd::session, &["nothing", "sent", "up", "reflected"]);
+    meets("bfd-session", fuzz::bfd::fuzz_bfd_session, &["nothing", "sent", "up", "reflected"]);
 }
 
 /// What the HTTP proxy parses.
@@ -161,12 +161,12 @@ mod http {
 
     #[test]
     fn paths() {
-        meets("http-path", fuzz::http::path, &["refused", "kept", "changed"]);
+        meets("http-path", fuzz::http::fuzz_path, &["refused", "kept", "changed"]);
     }
 
     #[test]
     fn hosts() {
-        meets("http-host", fuzz::http::host, &["refused", "name", "address"]);
+        meets("http-host", fuzz::http::fuzz_host, &["refused", "name", "address"]);
     }
 
     #[test]
@@ -193,7 +193,7 @@ mod http {
             "upgrade_with_body",
             "expectation",
         ];
-        meets("http-request", fuzz::http::request, &refusals);
-        meets("http-request", fuzz::http::request, &["accepted"]);
+        meets("http-request", fuzz::http::fuzz_request, &refusals);
+        meets("http-request", fuzz::http::fuzz_request, &["accepted"]);
     }
 }

@@ -3,5 +3,5 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    lb_userspace::cli::main()
+    lb_userspace::cli::run_command_line()
 }

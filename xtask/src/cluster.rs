@@ -6,14 +6,14 @@ use std::process::Command;
 use anyhow::Result;
 
 use crate::process::{become_root_command, run_command};
-use crate::run::{compile, compiled};
+use crate::run::{build_programs_of_profile, built_program};
 use crate::{image, packages};
 
 /// Runs a subcommand of the program. The image is built unless one is named or none is needed.
 pub fn run_in_cluster(subcommand: &str, arguments: &[String]) -> Result<()> {
     packages::ensure_packages(&[&packages::DEMO, &packages::CLUSTER])?;
-    compile("dev", &["cluster"])?;
-    let program = compiled("dev", "cluster");
+    build_programs_of_profile("dev", &["cluster"])?;
+    let program = built_program("dev", "cluster");
     let arguments = [&[subcommand.to_owned()], arguments].concat();
     if !asks_for_help(&arguments) {
         // As this user, so that Go's caches are the user's own.

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 use serde_json::Value;
 use spdx::{Expression, ParseMode};
 
-use crate::process::{cargo, output, root};
+use crate::process::{cargo, read_output, repository_root};
 
 struct Rules {
     /// SPDX expressions, with their exceptions.
@@ -21,12 +21,12 @@ struct Rules {
 
 /// Reports all violations in one error.
 pub fn check_dependencies() -> Result<()> {
-    let path = root().join("deny.toml");
+    let path = repository_root().join("deny.toml");
     let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
     let rules = Rules::parse(&text).with_context(|| path.display().to_string())?;
     let mut metadata = cargo();
     metadata.args(["metadata", "--format-version", "1", "--locked", "--all-features"]);
-    let metadata: Value = serde_json::from_str(&output(&mut metadata)?)?;
+    let metadata: Value = serde_json::from_str(&read_output(&mut metadata)?)?;
     let packages = metadata["packages"].as_array().context("cargo metadata names no packages")?;
     let wrong: Vec<String> =
         packages.iter().filter_map(|package| rules.check_package(package)).collect();

@@ -7,26 +7,26 @@ use std::path::{Component, Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 
-use crate::process::root;
+use crate::process::repository_root;
 
 /// Fails if a link leads nowhere, or a name does not exist.
 pub fn check_documents() -> Result<()> {
-    let files = files_in(root())?;
+    let files = files_in(repository_root())?;
     let mut wrong = Vec::new();
     let documents = files.iter().filter(|file| has_extension(file, "md"));
     for file in documents {
-        let text = read(file)?;
-        for link in links(&text) {
+        let text = read_document(file)?;
+        for link in link_targets(&text) {
             if let Some(reason) = broken(file, link)? {
-                wrong.push(format!("{}: {link}: {reason}", relative(file).display()));
+                wrong.push(format!("{}: {link}: {reason}", relative_path(file).display()));
             }
         }
     }
     let mut defined = BTreeSet::new();
     for file in files.iter().filter(|file| has_extension(file, "rs")) {
-        defined.extend(definitions(&read(file)?).map(str::to_owned));
+        defined.extend(definitions(&read_document(file)?).map(str::to_owned));
     }
-    let architecture = read(&root().join("ARCHITECTURE.md"))?;
+    let architecture = read_document(&repository_root().join("ARCHITECTURE.md"))?;
     let missing = names_on_paths(&architecture).filter(|name| !defined.contains(*name));
     wrong.extend(missing.map(|name| format!("ARCHITECTURE.md: nothing is called {name}")));
     ensure!(
@@ -55,12 +55,12 @@ pub fn has_extension(file: &Path, extension: &str) -> bool {
     file.extension().is_some_and(|found| found == extension)
 }
 
-pub fn read(file: &Path) -> Result<String> {
+pub fn read_document(file: &Path) -> Result<String> {
     fs::read_to_string(file).with_context(|| file.display().to_string())
 }
 
-pub fn relative(file: &Path) -> &Path {
-    file.strip_prefix(root()).unwrap_or(file)
+pub fn relative_path(file: &Path) -> &Path {
+    file.strip_prefix(repository_root()).unwrap_or(file)
 }
 
 /// The lines of a document outside of its code blocks.
@@ -74,7 +74,7 @@ fn prose(text: &str) -> impl Iterator<Item = &str> {
 }
 
 /// The targets of a document's links.
-pub fn links(text: &str) -> impl Iterator<Item = &str> {
+pub fn link_targets(text: &str) -> impl Iterator<Item = &str> {
     prose(text)
         .flat_map(|line| line.split("](").skip(1).filter_map(|rest| Some(rest.split_once(')')?.0)))
 }
@@ -93,18 +93,18 @@ fn broken(file: &Path, link: &str) -> Result<Option<&'static str>> {
     let target = if path.is_empty() {
         file.to_owned()
     } else {
-        normalize(&file.parent().unwrap_or(root()).join(path))
+        normalize_path(&file.parent().unwrap_or(repository_root()).join(path))
     };
     if !target.exists() {
         return Ok(Some("there is no such file"));
     }
     let is_found = heading.is_empty()
         || !has_extension(&target, "md")
-        || anchors(&read(&target)?).contains(heading);
+        || anchors(&read_document(&target)?).contains(heading);
     Ok((!is_found).then_some("it has no such heading"))
 }
 
-pub fn normalize(path: &Path) -> PathBuf {
+pub fn normalize_path(path: &Path) -> PathBuf {
     let mut normal = PathBuf::new();
     for component in path.components() {
         if component == Component::ParentDir {
@@ -164,7 +164,7 @@ mod tests {
     #[test]
     fn links_are_found_outside_of_code() {
         let text = "[a](a.md) and [b](../b.md#part)\n```console\n$ [c](c.md)\n```\n[d](#here)";
-        assert_eq!(links(text).collect::<Vec<_>>(), ["a.md", "../b.md#part", "#here"]);
+        assert_eq!(link_targets(text).collect::<Vec<_>>(), ["a.md", "../b.md#part", "#here"]);
     }
 
     #[test]
@@ -176,7 +176,7 @@ mod tests {
 
     #[test]
     fn a_link_that_leads_nowhere_is_reported() -> Result<()> {
-        let readme = root().join("README.md");
+        let readme = repository_root().join("README.md");
         assert_eq!(broken(&readme, "https://kubernetes.io/")?, None);
         assert_eq!(broken(&readme, "docs/../ARCHITECTURE.md#crates")?, None);
         assert_eq!(broken(&readme, "ARCHITECTURE.md#nowhere")?, Some("it has no such heading"));

@@ -16,7 +16,7 @@ use crate::fingerprint::{self, Stamp};
 use crate::linker::{self, LINKER_VERSION, Linker};
 use crate::packages;
 use crate::paths;
-use crate::process::{cargo, is_missing, output, root, run_command};
+use crate::process::{cargo, is_missing, read_output, repository_root, run_command};
 use crate::toolchain::{self, Toolchain};
 
 pub const TARGET: &str = "bpfel-unknown-none";
@@ -50,7 +50,7 @@ pub fn build_objects(options: &EbpfOptions) -> Result<()> {
         }
     };
     let inputs = inputs()?;
-    let stamp = root().join("target/bpf/stamp");
+    let stamp = repository_root().join("target/bpf/stamp");
     let last = read_if_there(&stamp)?.and_then(|text| Stamp::parse(&text));
     let current = last.filter(|last| last.holds(&inputs));
     if let Some(last) = &current
@@ -68,26 +68,26 @@ pub fn build_objects(options: &EbpfOptions) -> Result<()> {
         return Ok(());
     }
     eprintln!("building the BPF objects by {builder}");
-    compile(&toolchain, &linker)?;
+    compile_objects(&toolchain, &linker)?;
     let files: Vec<PathBuf> =
         [toolchain.rustc(), linker.program].into_iter().chain(OBJECTS.map(object)).collect();
     fs::write(&stamp, Stamp::new(inputs, builder, &files)?.to_string())
         .with_context(|| stamp.display().to_string())
 }
 
-fn compile(toolchain: &Toolchain, linker: &Linker) -> Result<()> {
+fn compile_objects(toolchain: &Toolchain, linker: &Linker) -> Result<()> {
     let linker_flag = format!("-Clinker={}", linker.program.display());
     let mut command = toolchain.cargo();
     command.arg("build").args(OBJECTS.iter().flat_map(|name| ["--bin", name]));
     // Makes the object independent of the build directory: it contains paths of source files.
-    let remapping = paths::remapping()?;
+    let remapping = paths::remap_flags()?;
     let remapping: Vec<&str> = remapping.iter().map(String::as_str).collect();
     for_bpf(&mut command, &[&[linker_flag.as_str()], &FLAGS[..], &remapping].concat());
-    output(command.env("LD_LIBRARY_PATH", &linker.llvm))?;
+    read_output(command.env("LD_LIBRARY_PATH", &linker.llvm))?;
 
-    fs::create_dir_all(root().join("target/bpf"))?;
+    fs::create_dir_all(repository_root().join("target/bpf"))?;
     for name in OBJECTS {
-        let path = root().join("target/ebpf").join(TARGET).join("bpf").join(name);
+        let path = repository_root().join("target/ebpf").join(TARGET).join("bpf").join(name);
         let built = fs::read(&path).with_context(|| path.display().to_string())?;
         let built = strip(&built)
             .with_context(|| format!("the debug information of {}", path.display()))?;
@@ -125,12 +125,12 @@ fn strip(object: &[u8]) -> Result<Vec<u8>> {
 
 /// Runs clippy on the BPF crate with the compiler that builds it. If that has no clippy, runs the
 /// host's for the host's target: the same code, except what depends on the target.
-pub fn clippy() -> Result<()> {
+pub fn lint_ebpf() -> Result<()> {
     let toolchain = toolchain::ensure_toolchain(&|_| ())?;
     let mut clippy = toolchain.clippy();
     if clippy.is_none() && toolchain.sysroot == Path::new("/usr") {
         // If this fails, the host's clippy is used.
-        if packages::install(&["rust-web-clippy"]).is_ok() {
+        if packages::install_packages(&["rust-web-clippy"]).is_ok() {
             clippy = toolchain.clippy();
         }
     }
@@ -153,7 +153,7 @@ pub fn clippy() -> Result<()> {
 /// Sets up a cargo command for the BPF crate and its target.
 fn for_bpf(command: &mut Command, flags: &[&str]) {
     command
-        .current_dir(root())
+        .current_dir(repository_root())
         .args(["--profile", "bpf", "--package", "lb-ebpf", "--target", TARGET])
         .args(["-Zbuild-std=core", "--target-dir", "target/ebpf"])
         // Incremental builds inline functions differently, and then they exceed the stack.
@@ -164,12 +164,12 @@ fn for_bpf(command: &mut Command, flags: &[&str]) {
 fn inputs() -> Result<String> {
     // This file decides how they are compiled and stripped.
     let sources = ["lb-ebpf", "lb-common", "Cargo.toml", "Cargo.lock", "xtask/src/ebpf.rs"];
-    let paths: Vec<PathBuf> = sources.iter().map(|source| root().join(source)).collect();
-    fingerprint::of(&paths, &FLAGS)
+    let paths: Vec<PathBuf> = sources.iter().map(|source| repository_root().join(source)).collect();
+    fingerprint::fingerprint_of(&paths, &FLAGS)
 }
 
 fn object(name: &str) -> PathBuf {
-    root().join("target/bpf").join(format!("{name}.bpf.o"))
+    repository_root().join("target/bpf").join(format!("{name}.bpf.o"))
 }
 
 fn read_if_there(path: &Path) -> Result<Option<String>> {

@@ -7,19 +7,19 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
-use crate::process::{output, target};
+use crate::process::{read_output, target_directory};
 use crate::{packages, process};
 
 const PACKAGE: &str = "etcd-server";
 
 /// The program, if it can be had. Otherwise prints why not.
 pub fn ensure_etcd() -> Option<PathBuf> {
-    let unpacked = target().join("etcd");
+    let unpacked = target_directory().join("etcd");
     let program = unpacked.join("usr/bin/etcd");
     if program.exists() {
         return Some(program);
     }
-    if let Some(installed) = process::find("etcd") {
+    if let Some(installed) = process::find_program("etcd") {
         return Some(installed);
     }
     match unpack(&unpacked) {
@@ -35,15 +35,15 @@ fn unpack(directory: &PathBuf) -> Result<()> {
     fs::create_dir_all(directory)?;
     let download = || {
         let mut command = Command::new("apt-get");
-        output(command.args(["download", PACKAGE]).current_dir(directory))
+        read_output(command.args(["download", PACKAGE]).current_dir(directory))
     };
     // Outdated lists may be good enough.
     if download().is_err() {
-        packages::update()?;
+        packages::update_package_lists()?;
         download()?;
     }
     let files = fs::read_dir(directory)?.filter_map(|file| Some(file.ok()?.path()));
     let package = files.into_iter().find(|path| path.extension().is_some_and(|end| end == "deb"));
     let package = package.context("apt-get downloaded nothing")?;
-    output(Command::new("dpkg-deb").arg("-x").arg(&package).arg(directory)).map(drop)
+    read_output(Command::new("dpkg-deb").arg("-x").arg(&package).arg(directory)).map(drop)
 }

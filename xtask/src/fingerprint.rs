@@ -72,7 +72,7 @@ impl FileState {
 }
 
 /// The hash of files, of all files below directories, and of strings.
-pub fn of(paths: &[PathBuf], words: &[&str]) -> Result<String> {
+pub fn fingerprint_of(paths: &[PathBuf], words: &[&str]) -> Result<String> {
     let mut files = Vec::new();
     for path in paths {
         collect(path, &mut files)?;
@@ -118,16 +118,16 @@ mod tests {
         let file = directory.path().join("a");
         let all = [directory.path().to_owned()];
         fs::write(&file, "one")?;
-        let first = of(&all, &[])?;
-        assert_eq!(first, of(&all, &[])?);
-        assert_ne!(first, of(&all, &["flag"])?);
+        let first = fingerprint_of(&all, &[])?;
+        assert_eq!(first, fingerprint_of(&all, &[])?);
+        assert_ne!(first, fingerprint_of(&all, &["flag"])?);
 
         fs::write(&file, "two")?;
-        assert_ne!(first, of(&all, &[])?);
+        assert_ne!(first, fingerprint_of(&all, &[])?);
 
         fs::write(&file, "one")?;
         fs::rename(&file, directory.path().join("b"))?;
-        assert_ne!(first, of(&all, &[])?);
+        assert_ne!(first, fingerprint_of(&all, &[])?);
         Ok(())
     }
 

@@ -12,8 +12,8 @@ use clap::Args;
 use clap::builder::PossibleValuesParser;
 
 use crate::packages;
-use crate::process::{find, output, root, run_command};
-use crate::tools::{install_program, tools};
+use crate::process::{find_program, read_output, repository_root, run_command};
+use crate::tools::{install_program, tools_directory};
 
 const TARGETS: [&str; 9] = [
     "parser",
@@ -40,8 +40,8 @@ pub struct FuzzOptions {
 
 pub fn fuzz(options: &FuzzOptions) -> Result<()> {
     let compiler = Compiler::find()?;
-    if ["c++", "g++", "clang++"].iter().all(|program| find(program).is_none()) {
-        packages::install(&["g++"]).context("libFuzzer is written in C++")?;
+    if ["c++", "g++", "clang++"].iter().all(|program| find_program(program).is_none()) {
+        packages::install_packages(&["g++"]).context("libFuzzer is written in C++")?;
     }
     let program = ensure()?;
     let targets = TARGETS
@@ -54,10 +54,12 @@ pub fn fuzz(options: &FuzzOptions) -> Result<()> {
     Ok(())
 }
 
-/// Finds cargo-fuzz on the PATH or in `target/tools`, or builds it there.
+/// Finds cargo-fuzz on the PATH or in `target/tools_directory`, or builds it there.
 fn ensure() -> Result<PathBuf> {
-    let program = tools().join("bin/cargo-fuzz");
-    if let Some(found) = find("cargo-fuzz").or_else(|| program.is_file().then(|| program.clone())) {
+    let program = tools_directory().join("bin/cargo-fuzz");
+    if let Some(found) =
+        find_program("cargo-fuzz").or_else(|| program.is_file().then(|| program.clone()))
+    {
         return Ok(found);
     }
     install_program("cargo-fuzz", VERSION, &[])?;
@@ -77,7 +79,7 @@ impl Compiler {
             if let Some(toolchain) = toolchain {
                 rustc.env("RUSTUP_TOOLCHAIN", toolchain);
             }
-            output(rustc.args(["--print", "sysroot"])).map(PathBuf::from)
+            read_output(rustc.args(["--print", "sysroot"])).map(PathBuf::from)
         };
         let (toolchain, sysroot) = match sysroot(Some("nightly")) {
             Ok(found) if found.to_string_lossy().contains("nightly") => (Some("nightly"), found),
@@ -88,7 +90,7 @@ impl Compiler {
     }
 
     fn command(&self, program: &Path, target: &str, seconds: u32) -> Result<Command> {
-        let directory = root().join("target/fuzz");
+        let directory = repository_root().join("target/fuzz");
         // New inputs go to the first corpus. The committed one is only read.
         let (found, finds) = (directory.join("corpus").join(target), directory.join("artifacts"));
         for directory in [&found, &finds] {
@@ -96,12 +98,16 @@ impl Compiler {
                 .with_context(|| format!("cannot create {}", directory.display()))?;
         }
         let mut command = Command::new(program);
-        command.current_dir(root()).args(["fuzz", "run", "--features", "libfuzzer"]);
+        command.current_dir(repository_root()).args(["fuzz", "run", "--features", "libfuzzer"]);
         command
             .args(["--sanitizer", self.sanitizer])
             .arg("--target-dir")
             .arg(directory.join("build"));
-        command.arg(target).arg(found).arg(root().join("fuzz/corpus").join(target)).arg("--");
+        command
+            .arg(target)
+            .arg(found)
+            .arg(repository_root().join("fuzz/corpus").join(target))
+            .arg("--");
         command.args([format!("-max_total_time={seconds}"), "-max_len=4096".into()]);
         command.arg(format!("-artifact_prefix={}/{target}-", finds.display()));
         match self.toolchain {

@@ -13,7 +13,7 @@ use std::str::FromStr;
 use anyhow::{Context, Result, anyhow, ensure};
 use proc_macro2::{Delimiter, TokenStream, TokenTree};
 
-use crate::process::root;
+use crate::process::repository_root;
 
 /// The names from the crate's root to a module: `["kernel", "tables"]`.
 type ModulePath = Vec<String>;
@@ -40,19 +40,19 @@ pub fn check_imports() -> Result<()> {
 /// The root files of all libraries, programs and integration tests.
 fn crate_roots() -> Result<Vec<PathBuf>> {
     let mut roots = Vec::new();
-    let crates = root().join("crates");
-    let folders = directory(root())?.chain(directory(&crates)?);
+    let crates = repository_root().join("crates");
+    let folders = directory(repository_root())?.chain(directory(&crates)?);
     for package in folders.filter(|path| path.join("Cargo.toml").exists()) {
         let sources = ["src/lib.rs", "src/main.rs"].map(|file| package.join(file));
         roots.extend(sources.into_iter().filter(|file| file.exists()));
         for folder in ["src/bin", "tests"].map(|folder| package.join(folder)) {
             for path in directory(&folder).into_iter().flatten() {
                 let file = if path.is_dir() { path.join("main.rs") } else { path };
-                roots.extend(Some(file).filter(|file| has_extension(file) && file.exists()));
+                roots.extend(Some(file).filter(|file| is_rust_file(file) && file.exists()));
             }
         }
     }
-    ensure!(!roots.is_empty(), "no crates in {}", root().display());
+    ensure!(!roots.is_empty(), "no crates in {}", repository_root().display());
     Ok(roots)
 }
 
@@ -61,7 +61,7 @@ fn directory(path: &Path) -> Result<impl Iterator<Item = PathBuf>> {
     Ok(entries.flatten().map(|entry| entry.path()))
 }
 
-fn has_extension(file: &Path) -> bool {
+fn is_rust_file(file: &Path) -> bool {
     file.extension().is_some_and(|extension| extension == "rs")
 }
 
@@ -219,7 +219,8 @@ impl Modules {
     /// Reads a module's file, and those of its children.
     fn load(&mut self, path: ModulePath, file: &Path) -> Result<()> {
         let text = fs::read_to_string(file).with_context(|| file.display().to_string())?;
-        let source = SourceFile::parse(file.strip_prefix(root()).unwrap_or(file), &text)?;
+        let source =
+            SourceFile::parse(file.strip_prefix(repository_root()).unwrap_or(file), &text)?;
         let parent = file.parent().unwrap_or(file);
         let stem = file.file_stem().unwrap_or_default();
         let has_own_folder = path.is_empty() || stem == "mod";

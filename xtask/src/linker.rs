@@ -1,4 +1,4 @@
-//! Builds bpf-linker into `target/tools`, and finds an LLVM for it.
+//! Builds bpf-linker into `target/tools_directory`, and finds an LLVM for it.
 //!
 //! bpf-linker loads the first libLLVM in `LD_LIBRARY_PATH`. It must be the LLVM of the compiler
 //! whose bitcode it reads. Whether they fit shows only when it links: `bpf-linker --version` works
@@ -11,9 +11,9 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-use crate::process::{is_missing, output};
+use crate::process::{is_missing, read_output};
 use crate::toolchain::{self, LINKER_LLVM, Toolchain};
-use crate::tools::{install_program, tools};
+use crate::tools::{install_program, tools_directory};
 
 pub const LINKER_VERSION: &str = "0.10.3";
 
@@ -28,8 +28,8 @@ pub struct Linker {
 
 /// Builds the linker if it is missing, and finds an LLVM that works with it.
 pub fn ensure_linker(toolchain: &Toolchain, log: &dyn Fn(&str)) -> Result<Linker> {
-    let program = tools().join("bin/bpf-linker");
-    let version = output(Command::new(&program).arg("--version")).unwrap_or_default();
+    let program = tools_directory().join("bin/bpf-linker");
+    let version = read_output(Command::new(&program).arg("--version")).unwrap_or_default();
     if version != format!("bpf-linker {LINKER_VERSION}") {
         install_program("bpf-linker", LINKER_VERSION, &[])?;
     }
@@ -55,7 +55,7 @@ pub fn ensure_linker(toolchain: &Toolchain, log: &dyn Fn(&str)) -> Result<Linker
 fn llvm_directories(toolchain: &Toolchain) -> Result<Vec<PathBuf>> {
     let same_llvm =
         |other: &Toolchain| other.version.as_ref().is_some_and(|v| v.llvm == LINKER_LLVM);
-    let others = toolchain::survey().into_iter().filter(same_llvm);
+    let others = toolchain::find_toolchains().into_iter().filter(same_llvm);
     let mut directories = Vec::new();
     for sysroot in
         std::iter::once(toolchain.sysroot.clone()).chain(others.map(|other| other.sysroot))
@@ -86,7 +86,7 @@ fn system_llvm() -> Result<Option<PathBuf>> {
         .find(name);
     let Some(library) = library else { return Ok(None) };
 
-    let directory = tools().join("llvm");
+    let directory = tools_directory().join("llvm");
     let link = directory.join("libLLVM.so");
     fs::create_dir_all(&directory)?;
     match fs::remove_file(&link) {
@@ -104,11 +104,14 @@ fn is_llvm(file: &str) -> bool {
 }
 
 fn try_link(program: &Path, llvm: &Path) -> Result<()> {
-    let sample = tools().join("sample.ll");
+    let sample = tools_directory().join("sample.ll");
     fs::write(&sample, SAMPLE)?;
     let mut command = Command::new(program);
-    command.args(["--target", "bpfel", "--output"]).arg(tools().join("sample.o")).arg(&sample);
-    output(command.env("LD_LIBRARY_PATH", llvm)).map(drop)
+    command
+        .args(["--target", "bpfel", "--output"])
+        .arg(tools_directory().join("sample.o"))
+        .arg(&sample);
+    read_output(command.env("LD_LIBRARY_PATH", llvm)).map(drop)
 }
 
 #[cfg(test)]

@@ -31,7 +31,7 @@ pub fn lint(options: &LintOptions) -> Result<()> {
     let shared = if options.built && clippy_driver().is_some() {
         no_warnings()
     } else {
-        clippy(&[&["--all-targets"], &SHARED_BUILD[..]].concat())
+        run_clippy(&[&["--all-targets"], &SHARED_BUILD[..]].concat())
     };
     let parts = [
         format(true),
@@ -39,9 +39,9 @@ pub fn lint(options: &LintOptions) -> Result<()> {
         dependencies::check_dependencies(),
         documents::check_documents(),
         shared,
-        clippy(&["--all-targets", "--package", "xtask"]),
-        clippy(&["--all-targets", "--package", "models"]),
-        ebpf::clippy(),
+        run_clippy(&["--all-targets", "--package", "xtask"]),
+        run_clippy(&["--all-targets", "--package", "models"]),
+        ebpf::lint_ebpf(),
     ];
     let errors: Vec<String> =
         parts.into_iter().filter_map(|part| Some(format!("{:#}", part.err()?))).collect();
@@ -57,7 +57,7 @@ fn no_warnings() -> Result<()> {
     Ok(())
 }
 
-fn clippy(selection: &[&str]) -> Result<()> {
+fn run_clippy(selection: &[&str]) -> Result<()> {
     let mut command = cargo();
     command.args(["clippy", "--quiet"]).args(selection);
     run_command(command.args(["--", "--deny", "warnings"]))

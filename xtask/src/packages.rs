@@ -7,7 +7,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-use crate::process::{find, is_root, output};
+use crate::process::{find_program, is_root, read_output};
 
 /// A program and its Debian package.
 pub type PackagedProgram = (&'static str, &'static str);
@@ -81,16 +81,17 @@ pub fn ensure_packages(programs: &[&[PackagedProgram]]) -> Result<()> {
         return Ok(());
     }
     let (programs, packages): (Vec<&str>, Vec<&str>) = missing.into_iter().unzip();
-    install(&packages).with_context(|| format!("{} must be installed", programs.join(", ")))
+    install_packages(&packages)
+        .with_context(|| format!("{} must be installed", programs.join(", ")))
 }
 
 fn missing(programs: Vec<PackagedProgram>) -> Vec<PackagedProgram> {
-    programs.into_iter().filter(|(program, _)| find(program).is_none()).collect()
+    programs.into_iter().filter(|(program, _)| find_program(program).is_none()).collect()
 }
 
-pub fn install(packages: &[&str]) -> Result<()> {
+pub fn install_packages(packages: &[&str]) -> Result<()> {
     let names = packages.join(" ");
-    if find("apt-get").is_none() {
+    if find_program("apt-get").is_none() {
         bail!(
             "there is no apt-get here to install {names}: please install them by your distribution's means"
         );
@@ -104,17 +105,17 @@ pub fn install(packages: &[&str]) -> Result<()> {
 }
 
 /// Updates the package lists.
-pub fn update() -> Result<()> {
-    output(apt_get()?.arg("update")).map(drop)
+pub fn update_package_lists() -> Result<()> {
+    read_output(apt_get()?.arg("update")).map(drop)
 }
 
 fn install_by_apt(packages: &[&str]) -> Result<()> {
     let _denied = NoServices::deny();
     // Outdated lists may be good enough.
-    let updated = output(apt_get()?.arg("update"));
+    let updated = read_output(apt_get()?.arg("update"));
     let mut command = apt_get()?;
     command.args(["install", "--yes", "--no-install-recommends"]).args(packages);
-    match (output(&mut command), updated) {
+    match (read_output(&mut command), updated) {
         (Ok(_), _) => Ok(()),
         (Err(error), Err(earlier)) => Err(error.context(format!("{earlier:#}"))),
         (Err(error), Ok(_)) => Err(error),
@@ -148,7 +149,7 @@ impl Drop for NoServices {
 fn apt_get() -> Result<Command> {
     let mut command = if is_root() {
         Command::new("apt-get")
-    } else if find("sudo").is_some() {
+    } else if find_program("sudo").is_some() {
         let mut sudo = Command::new("sudo");
         // Neither apt-get nor sudo may ask: the question would not be visible.
         sudo.args(["--non-interactive", "DEBIAN_FRONTEND=noninteractive", "apt-get"]);

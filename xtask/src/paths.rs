@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
-use crate::process::root;
+use crate::process::repository_root;
 
 /// Flags for rustc that replace directories of this machine with short names.
-pub fn remapping() -> Result<Vec<String>> {
-    let folders = [(root().to_owned(), "."), (cargo_home()?, "cargo")];
+pub fn remap_flags() -> Result<Vec<String>> {
+    let folders = [(repository_root().to_owned(), "."), (cargo_home()?, "cargo")];
     let flag = |(from, to): (PathBuf, &str)| format!("--remap-path-prefix={}={to}", from.display());
     Ok(folders.into_iter().map(flag).collect())
 }

@@ -11,21 +11,21 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, bail, ensure};
 
 /// The root of the repository.
-pub fn root() -> &'static Path {
+pub fn repository_root() -> &'static Path {
     let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
     manifest.parent().unwrap_or(manifest)
 }
 
 /// Cargo's target directory for builds of this machine. The BPF objects and the tools are always in
-/// `target`, where the agent's build script expects them.
-pub fn target() -> PathBuf {
-    root().join(env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into()))
+/// `target_directory`, where the agent's build script expects them.
+pub fn target_directory() -> PathBuf {
+    repository_root().join(env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into()))
 }
 
 /// The cargo that started this program.
 pub fn cargo() -> Command {
     let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    command.current_dir(root());
+    command.current_dir(repository_root());
     command
 }
 
@@ -44,7 +44,7 @@ pub fn shared_cargo() -> Command {
 pub fn clippy_driver() -> Option<PathBuf> {
     let cargo = env::var_os("CARGO").map(PathBuf::from);
     let beside = cargo.map(|cargo| cargo.with_file_name("clippy-driver"));
-    beside.filter(|driver| driver.is_file()).or_else(|| find("clippy-driver"))
+    beside.filter(|driver| driver.is_file()).or_else(|| find_program("clippy-driver"))
 }
 
 /// Selects the crates that share one build: all except those that are built by themselves.
@@ -79,7 +79,7 @@ pub fn replace_directory(directory: &Path) -> Result<()> {
 }
 
 /// A command with a time limit.
-pub fn within(seconds: u32, program: &str) -> Command {
+pub fn with_time_limit(seconds: u32, program: &str) -> Command {
     let mut command = Command::new("timeout");
     command.arg(seconds.to_string()).arg(program);
     command
@@ -95,7 +95,7 @@ pub fn run_command(command: &mut Command) -> Result<()> {
 }
 
 /// Runs a command and returns its standard output. Fails with its standard error if it fails.
-pub fn output(command: &mut Command) -> Result<String> {
+pub fn read_output(command: &mut Command) -> Result<String> {
     let output = command.stdin(Stdio::null()).output().with_context(|| cannot_start(command))?;
     if !output.status.success() {
         let stderr = String::from_utf8_lossy(&output.stderr);
@@ -135,7 +135,7 @@ pub fn is_root() -> bool {
 }
 
 /// Finds a program on the PATH or in the directories for root's programs.
-pub fn find(program: &str) -> Option<PathBuf> {
+pub fn find_program(program: &str) -> Option<PathBuf> {
     let path = env::var_os("PATH").unwrap_or_default();
     env::split_paths(&path)
         .chain(["/usr/sbin", "/sbin"].map(PathBuf::from))
@@ -150,7 +150,7 @@ fn describe(command: &Command) -> String {
 
 fn cannot_start(command: &Command) -> String {
     let program = command.get_program().to_string_lossy();
-    let missing = find(&program).is_none() && !Path::new(program.as_ref()).exists();
+    let missing = find_program(&program).is_none() && !Path::new(program.as_ref()).exists();
     let why = if missing { ": it is not installed" } else { "" };
     format!("{program} can't be started{why}")
 }

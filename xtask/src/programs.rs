@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use serde_json::Value;
 
-use crate::process::{SHARED_BUILD, root, shared_cargo, target};
+use crate::process::{SHARED_BUILD, repository_root, shared_cargo, target_directory};
 use crate::test::as_root;
 
 /// The only program of the crate `tests` that needs no root, apart from its unit tests.
@@ -78,7 +78,7 @@ fn run(options: &ProgramSelection) -> Result<()> {
         ensure!(chosen.peek().is_some(), "there is no test program {name}");
         let is_wanted = |program: &&Program| !options.skip.contains(&program.name);
         for program in chosen.filter(is_wanted) {
-            let path = program.path.strip_prefix(root()).unwrap_or(&program.path);
+            let path = program.path.strip_prefix(repository_root()).unwrap_or(&program.path);
             println!("     Running {} ({})", program.name, path.display());
             let mut command = program.command();
             command.args(filters.split_terminator(','));
@@ -131,12 +131,14 @@ pub fn build_programs() -> Result<()> {
         }
         messages += &text;
     }
-    fs::write(list(), messages).with_context(|| list().display().to_string())
+    fs::write(last_build_messages(), messages)
+        .with_context(|| last_build_messages().display().to_string())
 }
 
 /// What compiler and linter said about the workspace's crates in the last [`build_programs`].
 pub fn warnings() -> Result<BTreeSet<String>> {
-    let messages = fs::read_to_string(list()).with_context(|| list().display().to_string())?;
+    let messages = fs::read_to_string(last_build_messages())
+        .with_context(|| last_build_messages().display().to_string())?;
     Ok(diagnostics(&messages))
 }
 
@@ -153,15 +155,16 @@ fn diagnostics(messages: &str) -> BTreeSet<String> {
 
 /// The test programs of the last [`build_programs`].
 pub fn built() -> Result<Vec<Program>> {
-    let messages = fs::read_to_string(list()).with_context(|| list().display().to_string())?;
+    let messages = fs::read_to_string(last_build_messages())
+        .with_context(|| last_build_messages().display().to_string())?;
     let programs = programs(&messages);
     ensure!(!programs.is_empty(), "cargo reported no test program");
     Ok(programs)
 }
 
 /// Cargo's messages of the last build.
-fn list() -> PathBuf {
-    target().join("test-programs.json")
+fn last_build_messages() -> PathBuf {
+    target_directory().join("test-programs.json")
 }
 
 /// The test programs in cargo's messages. Benchmarks are only built.
@@ -170,7 +173,7 @@ fn programs(messages: &str) -> Vec<Program> {
     let tests = messages.filter(|message| {
         message["profile"]["test"] == true && message["target"]["kind"][0] != "bench"
     });
-    tests.filter_map(|message| program(&message, root())).collect()
+    tests.filter_map(|message| program(&message, repository_root())).collect()
 }
 
 fn program(message: &Value, root: &Path) -> Option<Program> {

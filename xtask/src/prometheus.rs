@@ -8,7 +8,7 @@ use std::process::Command;
 use anyhow::{Context, Result};
 
 use crate::packages;
-use crate::process::{find, output, root};
+use crate::process::{find_program, read_output, repository_root};
 
 /// Unpacks the package under `target`. Its tests are skipped without it, so failures are only
 /// printed.
@@ -19,23 +19,25 @@ pub fn ensure_prometheus() {
 }
 
 fn unpack() -> Result<()> {
-    let folder = root().join("target/prometheus");
-    if folder.join("usr/bin/promtool").is_file() || find("promtool").is_some() {
+    let folder = repository_root().join("target/prometheus");
+    if folder.join("usr/bin/promtool").is_file() || find_program("promtool").is_some() {
         return Ok(());
     }
-    find("apt-get").context("there is no apt-get here; a prometheus on the PATH will do")?;
+    find_program("apt-get")
+        .context("there is no apt-get here; a prometheus on the PATH will do")?;
     eprintln!("downloading prometheus to {}", folder.display());
     fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
-    let download =
-        || output(Command::new("apt-get").args(["download", "prometheus"]).current_dir(&folder));
+    let download = || {
+        read_output(Command::new("apt-get").args(["download", "prometheus"]).current_dir(&folder))
+    };
     if download().is_err() {
-        packages::update()?;
+        packages::update_package_lists()?;
         download()?;
     }
     let files = fs::read_dir(&folder)?.flatten().map(|entry| entry.path());
     let package: Option<PathBuf> =
         files.filter(|file| file.extension().is_some_and(|e| e == "deb")).max();
     let package = package.context("apt-get downloaded nothing")?;
-    output(Command::new("dpkg-deb").arg("--extract").args([&package, &folder]))?;
+    read_output(Command::new("dpkg-deb").arg("--extract").args([&package, &folder]))?;
     fs::remove_file(&package).with_context(|| package.display().to_string())
 }

@@ -11,7 +11,7 @@ use flate2::{Compression, GzBuilder};
 use sha2::{Digest, Sha256};
 
 use crate::image::{self, ImageSource, LICENCES, LayerArchive, NOTICES, VERSION};
-use crate::process::{ensure_replaceable, replace_directory, root, target};
+use crate::process::{ensure_replaceable, replace_directory, repository_root, target_directory};
 use crate::site;
 
 /// The section of CHANGELOG.md with the changes that no release has yet.
@@ -35,15 +35,16 @@ pub fn make_release(options: &ReleaseOptions) -> Result<()> {
         "the tree has changes, or is no git repository: a release is made of a commit. Commit or stash them"
     );
     source.check_tag()?;
-    let directory = options.output.clone().unwrap_or_else(|| target().join("release-files"));
+    let directory =
+        options.output.clone().unwrap_or_else(|| target_directory().join("release-files"));
     // Fails before the build.
     ensure_replaceable(&directory, SUMS)?;
     let section = if source.is_release() { VERSION } else { UNRELEASED };
-    let changes = changes_of(section, &read_text(&root().join("CHANGELOG.md"))?)?;
+    let changes = changes_of(section, &read_text(&repository_root().join("CHANGELOG.md"))?)?;
     image::build_image(&image::ImageOptions::default())?;
     let built = image::default_directory();
     image::ensure_complete(&read_text(&built.join(NOTICES))?)?;
-    let site = target().join("site");
+    let site = target_directory().join("site");
     site::build_site(&site, &version)?;
     pack_files(&built, &site, &directory, &source, &changes)?;
     eprintln!("Millrace {version} is in {}", directory.display());
@@ -67,13 +68,13 @@ fn pack_files(
     let read = |path: &Path| fs::read(path).with_context(|| path.display().to_string());
     let mut texts = vec![(NOTICES, read(&built.join(NOTICES))?)];
     for name in LICENCES {
-        texts.push((name, read(&root().join(name))?));
+        texts.push((name, read(&repository_root().join(name))?));
     }
 
     let mut program = LayerArchive::new(Vec::new(), source.time);
     let folder = format!("millrace-{version}");
     program.file(&format!("{folder}/millrace"), 0o755, &read(&built.join("millrace"))?)?;
-    let unit = read(&root().join("deploy/millrace.service"))?;
+    let unit = read(&repository_root().join("deploy/millrace.service"))?;
     program.file(&format!("{folder}/millrace.service"), 0o644, &unit)?;
     for (name, content) in &texts {
         program.file(&format!("{folder}/{name}"), 0o644, content)?;
@@ -220,7 +221,7 @@ mod tests {
         assert!(changes_of("0.2.0", text).is_err());
         let empty = "# Changelog\n\n## [Unreleased]\n\n## [0.1.0]\n- two\n";
         assert!(changes_of(UNRELEASED, empty).is_err());
-        let own = read_text(&root().join("CHANGELOG.md")).unwrap();
+        let own = read_text(&repository_root().join("CHANGELOG.md")).unwrap();
         assert!(changes_of(UNRELEASED, &own).is_ok());
     }
 

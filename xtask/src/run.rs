@@ -4,7 +4,9 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 
-use crate::process::{SHARED_BUILD, become_root_command, cargo, run_command, shared_cargo, target};
+use crate::process::{
+    SHARED_BUILD, become_root_command, cargo, run_command, shared_cargo, target_directory,
+};
 use crate::{ebpf, etcd, packages};
 
 /// Runs the demo, in the profile of the tests to share their build. The kernel does the work that
@@ -56,7 +58,7 @@ fn bench_api(arguments: &[String]) -> Result<()> {
     if let Some(program) = etcd::ensure_etcd() {
         command.arg("--etcd").arg(program);
     }
-    command.arg("--directory").arg(target().join("bench")).args(arguments);
+    command.arg("--directory").arg(target_directory().join("bench")).args(arguments);
     run_command(&mut command)
 }
 
@@ -64,15 +66,15 @@ fn bench_api(arguments: &[String]) -> Result<()> {
 fn build(program: &str, profile: &str, of_agent: &str) -> Result<(PathBuf, PathBuf)> {
     ebpf::build_objects(&ebpf::EbpfOptions::default())?;
     if profile == of_agent {
-        compile(profile, &[program, "millrace"])?;
+        build_programs_of_profile(profile, &[program, "millrace"])?;
     } else {
-        compile(profile, &[program])?;
-        compile(of_agent, &["millrace"])?;
+        build_programs_of_profile(profile, &[program])?;
+        build_programs_of_profile(of_agent, &["millrace"])?;
     }
-    Ok((compiled(profile, program), compiled(of_agent, "millrace")))
+    Ok((built_program(profile, program), built_program(of_agent, "millrace")))
 }
 
-pub fn compile(profile: &str, programs: &[&str]) -> Result<()> {
+pub fn build_programs_of_profile(profile: &str, programs: &[&str]) -> Result<()> {
     let mut command = if profile == "dev" { shared_cargo() } else { cargo() };
     // All packages that the tests build: their dependencies then have the same features, and are built once.
     command.args(["build", "--profile", profile]).args(SHARED_BUILD);
@@ -80,6 +82,6 @@ pub fn compile(profile: &str, programs: &[&str]) -> Result<()> {
     run_command(&mut command)
 }
 
-pub fn compiled(profile: &str, program: &str) -> PathBuf {
-    target().join(if profile == "dev" { "debug" } else { profile }).join(program)
+pub fn built_program(profile: &str, program: &str) -> PathBuf {
+    target_directory().join(if profile == "dev" { "debug" } else { profile }).join(program)
 }

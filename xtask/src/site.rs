@@ -11,10 +11,15 @@ use std::process::Command;
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 
-use crate::documents::{files_in, has_extension, is_outside, links, normalize, read, relative};
+use crate::documents::{
+    files_in, has_extension, is_outside, link_targets, normalize_path, read_document, relative_path,
+};
 use crate::image::ImageSource;
-use crate::process::{ensure_replaceable, find, output, replace_directory, root, target};
-use crate::tools::{install_program, tools};
+use crate::process::{
+    ensure_replaceable, find_program, read_output, replace_directory, repository_root,
+    target_directory,
+};
+use crate::tools::{install_program, tools_directory};
 
 const MDBOOK_VERSION: &str = "0.5.4";
 /// Without its web server. A build for debugging: it takes less than half as long, and renders a site in seconds.
@@ -34,7 +39,7 @@ pub struct SiteOptions {
 }
 
 pub fn build_site_from_options(options: &SiteOptions) -> Result<()> {
-    let directory = options.output.clone().unwrap_or_else(|| target().join("site"));
+    let directory = options.output.clone().unwrap_or_else(|| target_directory().join("site"));
     build_site(&directory, &ImageSource::find()?.version())?;
     eprintln!("The documentation is in {}", directory.join("index.html").display());
     Ok(())
@@ -44,7 +49,7 @@ pub fn build_site_from_options(options: &SiteOptions) -> Result<()> {
 pub fn build_site(directory: &Path, version: &str) -> Result<()> {
     ensure_replaceable(directory, MARK)?;
     let mdbook = ensure_mdbook()?;
-    let book = target().join("site-source");
+    let book = target_directory().join("site-source");
     replace_directory(&book)?;
     write_book(&book, version)?;
     replace_directory(directory)?;
@@ -66,12 +71,12 @@ fn render(mdbook: &Path, book: &Path, directory: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Finds mdBook in `target/tools`, or builds it there.
+/// Finds mdBook in `target_directory/tools_directory`, or builds it there.
 fn ensure_mdbook() -> Result<PathBuf> {
-    let program = tools().join("bin/mdbook");
-    let version = output(Command::new(&program).arg("--version")).unwrap_or_default();
+    let program = tools_directory().join("bin/mdbook");
+    let version = read_output(Command::new(&program).arg("--version")).unwrap_or_default();
     if version != format!("mdbook v{MDBOOK_VERSION}") {
-        if find("cc").is_none() {
+        if find_program("cc").is_none() {
             bail!("there is no C compiler, with which cargo links programs: install gcc or clang");
         }
         install_program("mdbook", MDBOOK_VERSION, &MDBOOK_OPTIONS)?;
@@ -88,26 +93,26 @@ fn write_book(book: &Path, version: &str) -> Result<()> {
     fs::write(book.join("book.toml"), settings(version))?;
     let mut copied = BTreeSet::new();
     for page in &summary.pages {
-        let text = read(page)?;
-        let place = source.join(place_of_page(relative(page)));
+        let text = read_document(page)?;
+        let place = source.join(place_of_page(relative_path(page)));
         fs::create_dir_all(place.parent().context("a page is in a directory")?)?;
         fs::write(&place, link_to_index(&text)).with_context(|| place.display().to_string())?;
-        for link in links(&text).filter(|link| !is_outside(link)) {
+        for link in link_targets(&text).filter(|link| !is_outside(link)) {
             let path = link.split('#').next().unwrap_or_default();
-            let file = normalize(&page.parent().unwrap_or(root()).join(path));
+            let file = normalize_path(&page.parent().unwrap_or(repository_root()).join(path));
             if path.is_empty() || summary.pages.contains(&file) {
                 continue;
             }
             ensure!(
                 !has_extension(&file, "md"),
                 "{} links to {link}, which {LIST} does not list",
-                relative(page).display()
+                relative_path(page).display()
             );
             copied.insert(file);
         }
     }
     for file in copied {
-        let place = source.join(relative(&file));
+        let place = source.join(relative_path(&file));
         fs::create_dir_all(place.parent().context("a file is in a directory")?)?;
         fs::copy(&file, &place).with_context(|| file.display().to_string())?;
     }
@@ -158,15 +163,15 @@ struct Summary {
 
 impl Summary {
     fn read() -> Result<Self> {
-        let list = root().join(LIST);
-        let folder = list.parent().unwrap_or(root());
+        let list = repository_root().join(LIST);
+        let folder = list.parent().unwrap_or(repository_root());
         let (mut pages, mut parts) =
-            (BTreeSet::from([root().join("README.md"), list.clone()]), Vec::new());
-        let text = read(&list)?;
+            (BTreeSet::from([repository_root().join("README.md"), list.clone()]), Vec::new());
+        let text = read_document(&list)?;
         for section in text.split("\n## ").skip(1) {
             let (title, section) = section.split_once('\n').unwrap_or((section, ""));
-            let targets = links(section).filter_map(|link| link.split('#').next());
-            let of_part = targets.map(|path| normalize(&folder.join(path)));
+            let targets = link_targets(section).filter_map(|link| link.split('#').next());
+            let of_part = targets.map(|path| normalize_path(&folder.join(path)));
             let of_part = of_part.filter(|page| pages.insert(page.clone()));
             parts.push((title.to_owned(), of_part.collect()));
         }
@@ -179,14 +184,14 @@ impl Summary {
     /// The table of contents, as mdBook reads it.
     fn page(&self) -> Result<String> {
         let entry = |page: &Path, title: &str| {
-            format!("[{title}]({})\n", place_of_page(relative(page)).display())
+            format!("[{title}]({})\n", place_of_page(relative_path(page)).display())
         };
-        let mut text = entry(&root().join("README.md"), "Millrace");
-        text += &entry(&root().join(LIST), "Documentation");
+        let mut text = entry(&repository_root().join("README.md"), "Millrace");
+        text += &entry(&repository_root().join(LIST), "Documentation");
         for (title, pages) in &self.parts {
             text += &format!("\n# {title}\n\n");
             for page in pages {
-                let content = read(page)?;
+                let content = read_document(page)?;
                 let title = content.lines().find_map(|line| line.strip_prefix("# "));
                 let title = title.with_context(|| format!("{} has no title", page.display()))?;
                 text += &format!("- {}", entry(page, title));
@@ -200,7 +205,7 @@ impl Summary {
 fn broken_references(site: &Path) -> Result<Vec<String>> {
     let mut pages = BTreeMap::new();
     for file in files_in(site)?.into_iter().filter(|file| has_extension(file, "html")) {
-        let text = read(&file)?;
+        let text = read_document(&file)?;
         pages.insert(file, text);
     }
     let mut broken = Vec::new();
@@ -217,7 +222,7 @@ fn broken_references(site: &Path) -> Result<Vec<String>> {
             let (path, heading) = reference.split_once('#').unwrap_or((reference, ""));
             let target = match path {
                 "" => page.clone(),
-                path => normalize(&page.parent().unwrap_or(site).join(path)),
+                path => normalize_path(&page.parent().unwrap_or(site).join(path)),
             };
             let is_there = match pages.get(&target) {
                 Some(target) => heading.is_empty() || target.contains(&format!("id=\"{heading}\"")),

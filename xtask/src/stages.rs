@@ -13,7 +13,7 @@ use anyhow::{Context, Result};
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 
 use crate::excerpt::excerpt;
-use crate::process::root;
+use crate::process::repository_root;
 use crate::usage;
 
 /// Time to wait for output after a command has ended.
@@ -164,7 +164,7 @@ fn follow(command: &mut Command, log: &Path, bar: &ProgressBar) -> Result<StageO
             }
         }
     }
-    let usage::Ended { status, processor } = early.map_or_else(|| usage::wait(&child), Ok)?;
+    let usage::Ended { status, processor } = early.map_or_else(|| usage::wait_for(&child), Ok)?;
     bar.finish_and_clear();
     if !status.success() {
         writeln!(log, "ended with {status}")?;
@@ -180,7 +180,7 @@ fn follow(command: &mut Command, log: &Path, bar: &ProgressBar) -> Result<StageO
 }
 
 /// One line: whether it succeeded, the time that it took and the processor time.
-pub fn summary(name: &str, outcome: &StageOutcome) -> String {
+pub fn summarize_stage(name: &str, outcome: &StageOutcome) -> String {
     let StageOutcome { tally, succeeded: ok, elapsed, processor, .. } = outcome;
     let word = if *ok { "ok" } else { "FAIL" };
     let mut line = format!(
@@ -207,7 +207,7 @@ pub fn show_failure(name: &str) -> Result<()> {
 }
 
 fn log_path(name: &str) -> Result<PathBuf> {
-    let directory = root().join("target/xtask/logs");
+    let directory = repository_root().join("target/xtask/logs");
     fs::create_dir_all(&directory).with_context(|| directory.display().to_string())?;
     Ok(directory.join(format!("{name}.log")))
 }
@@ -218,7 +218,7 @@ pub fn has_terminal() -> bool {
 }
 
 /// Shows the stage and its last line of output on a terminal.
-pub fn spinner(name: &str, all: &MultiProgress) -> ProgressBar {
+pub fn show_spinner(name: &str, all: &MultiProgress) -> ProgressBar {
     if !has_terminal() {
         return ProgressBar::hidden();
     }
@@ -292,7 +292,7 @@ mod tests {
             let (elapsed, processor) = (Duration::from_secs(34), Duration::from_millis(61_700));
             let outcome =
                 StageOutcome { tally, succeeded, elapsed, processor, timings: Vec::new() };
-            summary("lint", &outcome)
+            summarize_stage("lint", &outcome)
         };
         assert_eq!(line(true, tally(0, 0, 0)), "ok    lint              34 s    62 s");
         assert_eq!(

@@ -12,7 +12,9 @@ use clap::Args;
 use clap::builder::PossibleValuesParser;
 use indicatif::{MultiProgress, ProgressBar};
 
-use crate::process::{SHARED_BUILD, cargo, is_root, output, root, shared_cargo, target};
+use crate::process::{
+    SHARED_BUILD, cargo, is_root, read_output, repository_root, shared_cargo, target_directory,
+};
 use crate::schedule::{self, Job, Lane, ScheduleEvent};
 use crate::stages::{self, StageOutcome, Tally, Timing};
 
@@ -225,7 +227,7 @@ fn run_all(stages: &[&Stage]) -> Result<Vec<(&'static str, StageOutcome)>> {
     let bars = MultiProgress::new();
     let work = |index: usize| {
         let stage = stages[index];
-        let outcome = run(stage, &stages::spinner(stage.job.name, &bars))?;
+        let outcome = run(stage, &stages::show_spinner(stage.job.name, &bars))?;
         let succeeded = outcome.succeeded;
         Ok((outcome, succeeded))
     };
@@ -233,7 +235,7 @@ fn run_all(stages: &[&Stage]) -> Result<Vec<(&'static str, StageOutcome)>> {
     schedule::run_jobs(&jobs, work, |event| {
         bars.suspend(|| match event {
             ScheduleEvent::Ended(index, outcome) => {
-                println!("{}", stages::summary(jobs[index].name, &outcome));
+                println!("{}", stages::summarize_stage(jobs[index].name, &outcome));
                 if !outcome.succeeded {
                     stages::show_failure(jobs[index].name)?;
                 }
@@ -283,14 +285,15 @@ const SPACE: u64 = 6;
 
 /// Warns before the first build: on a full disk builds fail in the middle of a run.
 fn warn_of_little_space() -> Result<()> {
-    fs::create_dir_all(target())?;
-    let free =
-        output(Command::new("df").args(["--block-size=1G", "--output=avail"]).arg(target()))?;
+    fs::create_dir_all(target_directory())?;
+    let free = read_output(
+        Command::new("df").args(["--block-size=1G", "--output=avail"]).arg(target_directory()),
+    )?;
     let free: Option<u64> = free.split_whitespace().last().and_then(|number| number.parse().ok());
     if let Some(free) = free.filter(|&free| free < SPACE) {
         println!(
             "      only {free} GiB are free in {}: all stages of a new checkout need {SPACE}",
-            target().display()
+            target_directory().display()
         );
     }
     Ok(())
@@ -329,7 +332,7 @@ fn run(stage: &Stage, bar: &ProgressBar) -> Result<StageOutcome> {
         // Not by cargo, which would wait for other stages that build.
         Work::Xtask(arguments) => {
             let mut command = Command::new(std::env::current_exe()?);
-            command.args(arguments).current_dir(root());
+            command.args(arguments).current_dir(repository_root());
             command
         }
         Work::Cargo(arguments) => {
@@ -345,7 +348,7 @@ fn run(stage: &Stage, bar: &ProgressBar) -> Result<StageOutcome> {
     };
     let started = SystemTime::now();
     stages::run_stage(stage.job.name, &mut command, bar, || match stage.writes {
-        Some(directory) => has_json_since(&root().join(directory), started),
+        Some(directory) => has_json_since(&repository_root().join(directory), started),
         None => Ok(()),
     })
 }
@@ -366,7 +369,7 @@ fn has_json_since(directory: &Path, started: SystemTime) -> Result<()> {
 }
 
 fn check_sudo() -> Result<()> {
-    output(Command::new("sudo").args(["--non-interactive", "true"])).map(drop).context(
+    read_output(Command::new("sudo").args(["--non-interactive", "true"])).map(drop).context(
         "it needs root, for network namespaces and BPF. Run `cargo xtask test` as root, or run \
          `sudo true` first",
     )

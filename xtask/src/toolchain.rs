@@ -12,7 +12,7 @@ use std::process::Command;
 use anyhow::{Result, bail};
 
 use crate::packages;
-use crate::process::{find, output, within};
+use crate::process::{find_program, read_output, with_time_limit};
 
 const DEBIAN_PACKAGES: [&str; 4] = ["rustc-web", "cargo-web", "rust-web-src", "rust-web-clippy"];
 /// The LLVM version whose interface [`LINKER_VERSION`](crate::linker::LINKER_VERSION) of bpf-linker uses.
@@ -51,7 +51,7 @@ impl Display for Toolchain {
 
 impl Toolchain {
     fn probe(name: String, sysroot: &Path) -> Self {
-        let text = output(Command::new(sysroot.join("bin/rustc")).arg("-vV")).ok();
+        let text = read_output(Command::new(sysroot.join("bin/rustc")).arg("-vV")).ok();
         Self {
             name,
             sysroot: sysroot.to_owned(),
@@ -120,7 +120,7 @@ impl Version {
 
 /// Selects a compiler, and installs one if there is none. `log` gets a line about every candidate.
 pub fn ensure_toolchain(log: &dyn Fn(&str)) -> Result<Toolchain> {
-    let there = survey();
+    let there = find_toolchains();
     for toolchain in &there {
         match toolchain.fault() {
             Some(fault) => log(&format!("not {toolchain}: {fault}")),
@@ -133,11 +133,11 @@ pub fn ensure_toolchain(log: &dyn Fn(&str)) -> Result<Toolchain> {
 
     let installers: [(&str, &dyn Fn() -> Result<()>); 2] = [
         ("installation by rustup", &|| install_by_rustup(&there)),
-        ("installation by apt", &|| packages::install(&DEBIAN_PACKAGES)),
+        ("installation by apt", &|| packages::install_packages(&DEBIAN_PACKAGES)),
     ];
     for (way, install) in installers {
         match install() {
-            Ok(()) => match choose(survey()) {
+            Ok(()) => match choose(find_toolchains()) {
                 Some(toolchain) => return Ok(toolchain),
                 None => log(&format!("{way} did not give a usable toolchain")),
             },
@@ -155,12 +155,12 @@ pub fn ensure_toolchain(log: &dyn Fn(&str)) -> Result<Toolchain> {
 
 /// All compilers of this machine in order of preference: rustup's nightlies, rustup's others, the
 /// system's.
-pub fn survey() -> Vec<Toolchain> {
-    let list = output(Command::new("rustup").args(["toolchain", "list"])).unwrap_or_default();
+pub fn find_toolchains() -> Vec<Toolchain> {
+    let list = read_output(Command::new("rustup").args(["toolchain", "list"])).unwrap_or_default();
     let mut found = Vec::new();
     for name in nightly_first(&list) {
         let which = ["which", "--toolchain", &name, "rustc"];
-        let rustc = output(Command::new("rustup").args(which)).unwrap_or_default();
+        let rustc = read_output(Command::new("rustup").args(which)).unwrap_or_default();
         if let Some(sysroot) = Path::new(&rustc).ancestors().nth(2) {
             found.push(Toolchain::probe(format!("rustup's {name}"), sysroot));
         }
@@ -186,13 +186,13 @@ fn nightly_first(list: &str) -> Vec<String> {
 
 /// Adds the source to a toolchain that lacks only that, or installs a toolchain with it.
 fn install_by_rustup(found: &[Toolchain]) -> Result<()> {
-    if find("rustup").is_none() {
+    if find_program("rustup").is_none() {
         bail!("there is no rustup");
     }
     let arguments = rustup_arguments(found);
     eprintln!("trying: rustup {}", arguments.join(" "));
     // Limited, because rustup retries for a long time without a network.
-    output(within(300, "rustup").args(arguments)).map(drop)
+    read_output(with_time_limit(300, "rustup").args(arguments)).map(drop)
 }
 
 fn rustup_arguments(found: &[Toolchain]) -> Vec<&str> {

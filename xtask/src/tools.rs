@@ -1,24 +1,24 @@
-//! Programs of others that cargo builds into `target/tools`.
+//! Programs of others that cargo builds into `target/tools_directory`.
 
 use std::fs;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 
-use crate::process::{cargo, is_missing, output, root};
+use crate::process::{cargo, is_missing, read_output, repository_root};
 
-pub fn tools() -> PathBuf {
-    root().join("target/tools")
+pub fn tools_directory() -> PathBuf {
+    repository_root().join("target/tools")
 }
 
 /// Builds a program of crates.io, `more` being further arguments of `cargo install`.
 pub fn install_program(name: &str, version: &str, more: &[&str]) -> Result<()> {
     eprintln!("building {name} {version}: about a minute, once");
-    let build = tools().join(format!("build-{name}"));
+    let build = tools_directory().join(format!("build-{name}"));
     let mut command = cargo();
     command.args(["install", name, "--version", version, "--locked", "--quiet", "--force"]);
-    command.args(more).arg("--root").arg(tools()).arg("--target-dir").arg(&build);
-    output(&mut command).with_context(|| {
+    command.args(more).arg("--root").arg(tools_directory()).arg("--target-dir").arg(&build);
+    read_output(&mut command).with_context(|| {
         let more: String = more.iter().flat_map(|word| [" ", word]).collect();
         format!(
             "cannot build {name}: this needs network access or a vendored registry. By hand:  \

@@ -13,7 +13,7 @@ pub struct Ended {
 }
 
 /// Waits until a command has ended.
-pub fn wait(child: &Child) -> io::Result<Ended> {
+pub fn wait_for(child: &Child) -> io::Result<Ended> {
     loop {
         if let Some(ended) = wait4(child, 0)? {
             return Ok(ended);
@@ -63,7 +63,7 @@ mod tests {
     fn the_time_of_descendants_counts() -> Result<()> {
         let busy = "i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done";
         let child = Command::new("sh").args(["-c", &format!("sh -c '{busy}'; exit 3")]).spawn()?;
-        let ended = wait(&child)?;
+        let ended = wait_for(&child)?;
         assert_eq!(ended.status.code(), Some(3));
         assert!(ended.processor >= Duration::from_millis(10), "{ended:?}");
         Ok(())
@@ -74,7 +74,7 @@ mod tests {
         let mut child = Command::new("sleep").arg("60").spawn()?;
         assert!(try_wait(&child)?.is_none());
         child.kill()?;
-        assert_eq!(wait(&child)?.status.signal(), Some(libc::SIGKILL));
+        assert_eq!(wait_for(&child)?.status.signal(), Some(libc::SIGKILL));
         Ok(())
     }
 }

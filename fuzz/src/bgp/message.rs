@@ -44,10 +44,10 @@ const CAPABILITIES: [&[u8]; 8] = [
 ];
 
 /// A stream that mostly begins with a message.
-pub fn stream(input: &mut Input) -> Vec<u8> {
+pub fn generate_stream(input: &mut Input) -> Vec<u8> {
     let kind = input.choose(&[2, 1, 2, 2, 3, 4, 5, 0]);
     let mut body = match kind {
-        1 => open(input),
+        1 => generate_open(input),
         2 => update(input),
         _ => {
             let length = input.below(40);
@@ -77,7 +77,7 @@ fn pieces(input: &mut Input, from: &[&[u8]], most: usize) -> Vec<u8> {
     (0..input.below(most + 1)).flat_map(|_| input.choose(from).to_vec()).collect()
 }
 
-fn open(input: &mut Input) -> Vec<u8> {
+fn generate_open(input: &mut Input) -> Vec<u8> {
     let capabilities = pieces(input, &CAPABILITIES, 6);
     let length = capabilities.len() as u8;
     let head = match input.chance(64) {
@@ -98,9 +98,9 @@ fn update(input: &mut Input) -> Vec<u8> {
     [&length(&withdrawn)[..], &withdrawn, &length(&attributes), &attributes, &announced].concat()
 }
 
-pub fn message(bytes: &[u8]) -> &'static str {
+pub fn fuzz_bgp_message(bytes: &[u8]) -> &'static str {
     let mut input = Input::new(bytes);
-    let stream = stream(&mut input);
+    let stream = generate_stream(&mut input);
     let outcome = framing::parse_first_message(&stream);
     let first = (0..stream.len().min(MAX_MESSAGE_OCTETS))
         .map(|end| framing::parse_first_message(&stream[..end]))

@@ -6,5 +6,5 @@ mod message;
 pub mod router;
 mod session;
 
-pub use message::message;
-pub use session::session;
+pub use message::fuzz_bgp_message;
+pub use session::fuzz_bgp_session;

@@ -14,7 +14,7 @@ pub struct RawRouter<S> {
 }
 
 /// OPEN, and the KEEPALIVE that confirms the speaker's. With a hold time of 0 no more are needed.
-pub fn open(autonomous_system: u32) -> Vec<u8> {
+pub fn open_and_keepalive(autonomous_system: u32) -> Vec<u8> {
     let open = OpenMessage {
         autonomous_system,
         hold_time: 0,
@@ -33,7 +33,7 @@ pub fn open(autonomous_system: u32) -> Vec<u8> {
 
 /// Applies an UPDATE to the prefixes that a router holds: those of IPv4, of 32 bits, as the speaker
 /// writes them.
-pub fn apply(body: &[u8], held: &mut BTreeSet<[u8; 5]>) {
+pub fn apply_update(body: &[u8], held: &mut BTreeSet<[u8; 5]>) {
     let length = |at: usize| usize::from(u16::from_be_bytes([body[at], body[at + 1]]));
     let withdrawn = length(0);
     for prefix in body[2..2 + withdrawn].as_chunks().0 {
@@ -52,7 +52,7 @@ impl<S: Read + Write> RawRouter<S> {
 
     /// Makes a session of the connection.
     pub fn establish(&mut self, autonomous_system: u32) -> io::Result<()> {
-        self.stream.write_all(&open(autonomous_system))?;
+        self.stream.write_all(&open_and_keepalive(autonomous_system))?;
         self.next(MessageKind::Keepalive).map(drop)
     }
 

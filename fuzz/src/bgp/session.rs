@@ -10,7 +10,7 @@ use lb_bgp::session::{
 use lb_bgp::wire::{OpenMessage, append_keepalive, message as framing};
 use lb_bgp::{Family, RouteAttributes};
 
-use super::message::stream;
+use super::message::generate_stream;
 use crate::Input;
 
 /// The session, and what has become of its effects.
@@ -24,7 +24,7 @@ struct World {
 }
 
 /// The furthest that the session came.
-pub fn session(bytes: &[u8]) -> &'static str {
+pub fn fuzz_bgp_session(bytes: &[u8]) -> &'static str {
     let mut input = Input::new(bytes);
     let now = Duration::from_secs(1);
     let config = BgpSessionConfig {
@@ -71,7 +71,7 @@ impl World {
             10..=11 => {
                 let length = input.below(64);
                 let bytes = input.take(length);
-                let octets = stream(&mut Input::new(&bytes));
+                let octets = generate_stream(&mut Input::new(&bytes));
                 self.receive(input, &octets);
             }
             12 => {

@@ -36,7 +36,7 @@ pub const PIECES: [&str; 24] = [
     "%",
 ];
 
-pub fn host(bytes: &[u8]) -> &'static str {
+pub fn fuzz_host(bytes: &[u8]) -> &'static str {
     let mut input = Input::new(bytes);
     let raw = match input.chance(64) {
         true => String::from_utf8_lossy(input.rest()).into_owned(),

@@ -7,10 +7,10 @@ mod path;
 mod proxy_protocol;
 mod request;
 
-pub use host::host;
-pub use path::path;
+pub use host::fuzz_host;
+pub use path::fuzz_path;
 pub use proxy_protocol::proxy_protocol;
-pub use request::request;
+pub use request::fuzz_request;
 
 use crate::Input;
 

@@ -44,7 +44,7 @@ pub const PIECES: [&str; 34] = [
     "%zz",
 ];
 
-pub fn path(bytes: &[u8]) -> &'static str {
+pub fn fuzz_path(bytes: &[u8]) -> &'static str {
     let mut input = Input::new(bytes);
     let raw = match input.chance(64) {
         true => String::from_utf8_lossy(input.rest()).into_owned(),

@@ -82,7 +82,7 @@ const VALUES: [&str; 35] = [
     "\u{ff}",
 ];
 
-pub fn request(bytes: &[u8]) -> &'static str {
+pub fn fuzz_request(bytes: &[u8]) -> &'static str {
     let mut input = Input::new(bytes);
     let Some(parts) = head(&mut input) else { return "not parsed" };
     let target = match check_request(&parts, &RequestLimits { uri: 24 }) {

@@ -23,13 +23,13 @@ pub(crate) fn run_agent(configuration: Configuration, level: Level) -> Result<()
 
 pub(crate) fn agent_origin(settings: &OriginSettings) -> ObjectSource {
     match settings.manifests.as_slice() {
-        [] => ObjectSource::Cluster(access(settings)),
+        [] => ObjectSource::Cluster(cluster_access(settings)),
         paths => ObjectSource::Manifests(paths.to_vec()),
     }
 }
 
 /// How to reach the cluster.
-pub fn access(origin: &OriginSettings) -> Access {
+pub fn cluster_access(origin: &OriginSettings) -> Access {
     Access {
         given_kubeconfig: None,
         kubeconfig: origin.kubeconfig.clone(),
@@ -52,7 +52,7 @@ pub(crate) fn confined_runtime(privileges: Privileges) -> Result<Runtime> {
 }
 
 /// For commands, which keep their user's privileges.
-pub fn runtime() -> Result<Runtime> {
+pub fn build_runtime() -> Result<Runtime> {
     Ok(threads().build()?)
 }
 

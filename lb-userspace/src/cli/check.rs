@@ -15,7 +15,7 @@ use lb_network::{
     AnnouncingLink, Attachments, DeviceName, DeviceRole, DeviceSelector, NetworkWatch, XdpFeatures,
 };
 
-use super::agent::{runtime, wanted_sizes};
+use super::agent::{build_runtime, wanted_sizes};
 use super::{check_bgp, check_pools, output};
 use crate::config::{Configuration, Effective, Problem, Problems};
 
@@ -42,12 +42,12 @@ pub(crate) fn check_machine(options: &CheckOptions, effective: &Effective) -> Re
     findings.push(agent(pin_path)?);
     // `millrace status` reports an agent that does not reply.
     if let Ok(Some(report)) = lb_status::ask_agent(pin_path) {
-        findings.extend(check_bgp::findings(&report));
+        findings.extend(check_bgp::check_sessions(&report));
     }
     let mut bridges = Vec::new();
     match open_network(configuration)? {
         Ok(Network { attachments, links, features }) => {
-            findings.extend(check_pools::findings(configuration, &links)?);
+            findings.extend(check_pools::check_pools(configuration, &links)?);
             findings.extend(devices(configuration, &attachments, features.as_ref())?);
             findings.extend(check_routing(&names(&attachments, DeviceRole::External)));
             bridges.extend(attachments.pod_bridges.into_iter().map(|bridge| bridge.name));
@@ -62,7 +62,7 @@ pub(crate) fn check_machine(options: &CheckOptions, effective: &Effective) -> Re
     findings.push(heartbeats(configuration));
     findings.extend(check_forwarding(&bridges));
     findings.extend(kube_proxy());
-    print(options, &findings)
+    print_findings(options, &findings)
 }
 
 /// Checks what can be checked without a valid configuration.
@@ -73,7 +73,7 @@ pub(crate) fn check_without(options: &CheckOptions, problems: &Problems) -> Resu
     let mut findings = list_machine_findings();
     findings.extend(problems.0.iter().map(wrong));
     findings.extend(kube_proxy());
-    print(options, &findings)
+    print_findings(options, &findings)
 }
 
 fn kube_proxy() -> Vec<Finding> {
@@ -88,8 +88,8 @@ fn kube_proxy() -> Vec<Finding> {
     signs.into_iter().map(|message| Finding::warning(CHECK, message, FIX)).collect()
 }
 
-fn print(options: &CheckOptions, findings: &[Finding]) -> Result<()> {
-    output::write(&match options.output {
+fn print_findings(options: &CheckOptions, findings: &[Finding]) -> Result<()> {
+    output::write_text(&match options.output {
         CheckFormat::Json => serde_json::to_string_pretty(findings)? + "\n",
         CheckFormat::Table => table(findings),
     })?;
@@ -201,7 +201,7 @@ fn open_network(configuration: &Configuration) -> Result<Result<Network>> {
         workload: agent.workload_devices.clone(),
         node_ports: agent.nodeport_addresses.clone(),
     };
-    let (opened, features) = runtime()?.block_on(async {
+    let (opened, features) = build_runtime()?.block_on(async {
         (NetworkWatch::open(settings).await, lb_network::read_xdp_features().await)
     });
     Ok(opened.map(|network| Network {

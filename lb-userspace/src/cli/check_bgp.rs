@@ -6,7 +6,7 @@ use lb_speakers::bfd::BfdView;
 use lb_speakers::bgp::{BgpView, PeerView};
 use lb_status::AgentReport;
 
-pub fn findings(report: &AgentReport) -> Vec<Finding> {
+pub fn check_sessions(report: &AgentReport) -> Vec<Finding> {
     let AgentReport { bgp, bgp_problems, .. } = report;
     let peers = bgp.peers.iter().map(|peer| of_peer(peer, bgp));
     let paths = bgp.bfd.iter().map(of_path);
@@ -80,7 +80,7 @@ mod tests {
     }
 
     fn results(report: &AgentReport) -> Vec<(CheckResult, String)> {
-        let findings = findings(report);
+        let findings = check_sessions(report);
         assert!(findings.iter().all(|it| it.fix.is_empty() == (it.result == CheckResult::Ok)));
         findings
             .into_iter()

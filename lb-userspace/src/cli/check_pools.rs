@@ -12,7 +12,7 @@ use lb_rules::model::Object;
 use lb_source::cluster::{UnreadKind, list_pools, list_unread_metallb_kinds};
 use tokio::time::timeout;
 
-use super::agent::{access, runtime};
+use super::agent::{build_runtime, cluster_access};
 use crate::config::Configuration;
 
 const CHECK: &str = "pools";
@@ -20,13 +20,16 @@ const CHECK: &str = "pools";
 const LIMIT: Duration = Duration::from_secs(5);
 
 /// Of the pools in the cluster and of the setting.
-pub fn findings(configuration: &Configuration, links: &[AnnouncingLink]) -> Result<Vec<Finding>> {
+pub fn check_pools(
+    configuration: &Configuration,
+    links: &[AnnouncingLink],
+) -> Result<Vec<Finding>> {
     let ranges = &configuration.load_balancer.load_balancer_addresses;
     let mut pools = Pools::new(ranges);
     let mut findings = Vec::new();
     let mut has_peers = false;
     if configuration.origin.manifests.is_empty() {
-        let read = runtime()?.block_on(async {
+        let read = build_runtime()?.block_on(async {
             let read = timeout(LIMIT, read_cluster(configuration)).await;
             read.context("the API server did not reply in time")?
         });
@@ -55,7 +58,7 @@ pub fn findings(configuration: &Configuration, links: &[AnnouncingLink]) -> Resu
 }
 
 async fn read_cluster(configuration: &Configuration) -> Result<(Vec<Object>, Vec<UnreadKind>)> {
-    let connection = access(&configuration.origin).open(&ClientRequests::default()).await?;
+    let connection = cluster_access(&configuration.origin).open(&ClientRequests::default()).await?;
     let namespace = &configuration.load_balancer.metallb_namespace;
     let unread = list_unread_metallb_kinds(&connection.client, namespace).await?;
     let objects = list_pools(&connection.client, namespace).await?;

@@ -1,4 +1,4 @@
-//! `millrace cleanup`: detaches all programs and removes all pins; with `--kube-proxy` it removes
+//! `millrace run_cleanup`: detaches all programs and removes all pins; with `--kube-proxy` it removes
 //! kube-proxy's rules instead.
 
 use std::fmt::Write;
@@ -10,7 +10,7 @@ use lb_kernel::{Pins, require_root};
 use lb_kube_proxy::KubeProxy;
 use lb_process::ending::EndSignals;
 
-use super::agent::runtime;
+use super::agent::build_runtime;
 use super::output;
 
 #[derive(Debug, Args)]
@@ -43,12 +43,12 @@ pub struct CleanupOptions {
     yes: bool,
 }
 
-pub fn cleanup(options: &CleanupOptions, pin_path: &Path) -> Result<()> {
+pub fn run_cleanup(options: &CleanupOptions, pin_path: &Path) -> Result<()> {
     require_root()?;
     if !options.wait {
         return clean_up(options, pin_path);
     }
-    let runtime = runtime()?;
+    let runtime = build_runtime()?;
     // Before anything is printed: whoever has read that may send a signal.
     let mut ending = runtime.block_on(async { EndSignals::new() })?;
     clean_up(options, pin_path)?;
@@ -71,7 +71,7 @@ fn clean_up(options: &CleanupOptions, pin_path: &Path) -> Result<()> {
             attached.iter().for_each(|name| print(format!("would detach {name}")));
             let (pinned, path) = (pins.pinned()?.len(), pin_path.display());
             print(format!("would remove {path} with {pinned} pins"));
-            return output::write(&text);
+            return output::write_text(&text);
         }
         Some(pins) => lb_kernel::remove_data_plane(pins)?,
         None if options.dry_run => {
@@ -80,7 +80,7 @@ fn clean_up(options: &CleanupOptions, pin_path: &Path) -> Result<()> {
             if stray.is_empty() {
                 print(format!("nothing to clean up: {} does not exist", pin_path.display()));
             }
-            return output::write(&text);
+            return output::write_text(&text);
         }
         None => lb_kernel::remove_stray_filters(pin_path)?,
     };
@@ -90,7 +90,7 @@ fn clean_up(options: &CleanupOptions, pin_path: &Path) -> Result<()> {
     } else if detached.is_empty() {
         print(format!("nothing to clean up: {} does not exist", pin_path.display()));
     }
-    output::write(&text)
+    output::write_text(&text)
 }
 
 fn clean_up_after_kube_proxy(options: &CleanupOptions) -> Result<()> {
@@ -115,5 +115,5 @@ fn clean_up_after_kube_proxy(options: &CleanupOptions) -> Result<()> {
     } else if !options.yes {
         lines.push("pass --yes to remove it".to_owned());
     }
-    output::write(&(lines.join("\n") + "\n"))
+    output::write_text(&(lines.join("\n") + "\n"))
 }

@@ -34,12 +34,12 @@ pub(crate) fn show_config(options: &ConfigOptions, effective: &Effective) -> Res
     } else {
         let rows: Vec<SettingRow> = effective.settings.iter().map(SettingRow::from).collect();
         match options.output {
-            ConfigFormat::Table => return output::print(&rows, output::OutputFormat::Table),
-            ConfigFormat::Json => return output::print(&rows, output::OutputFormat::Json),
+            ConfigFormat::Table => return output::print_rows(&rows, output::OutputFormat::Table),
+            ConfigFormat::Json => return output::print_rows(&rows, output::OutputFormat::Json),
             ConfigFormat::Yaml => yaml(&effective.settings)?,
         }
     };
-    output::write(&text)
+    output::write_text(&text)
 }
 
 #[derive(Serialize)]

@@ -8,7 +8,7 @@ use lb_kernel::privileges::Privileges;
 use lb_rules::model::ServiceName;
 use lb_source::cluster::Access;
 
-use super::agent::{access, confined_runtime};
+use super::agent::{cluster_access, confined_runtime};
 use super::log::Level;
 use crate::config::{Configuration, LoadBalancerSettings};
 
@@ -45,7 +45,7 @@ pub(crate) struct ControllerStart {
 pub(crate) fn controller_start(configuration: &Configuration) -> ControllerStart {
     let settings = &configuration.controller;
     let lease = Some(settings.controller_lease.clone());
-    let access = access(&configuration.origin);
+    let access = cluster_access(&configuration.origin);
     ControllerStart {
         options: ControllerOptions {
             tunnel_key_secret: settings.tunnel_key_secret.clone(),

@@ -1,4 +1,4 @@
-//! `millrace drops`: prints dropped and refused packets, live.
+//! `millrace show_drops`: prints dropped and refused packets, live.
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -64,7 +64,7 @@ fn reason(text: &str) -> Result<Reason, String> {
     found.ok_or_else(|| format!("not a reason; one of: {}", names()))
 }
 
-pub fn drops(options: &DropsOptions, pin_path: &Path) -> Result<()> {
+pub fn show_drops(options: &DropsOptions, pin_path: &Path) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(listen(options, pin_path))
 }

@@ -13,7 +13,7 @@ use super::agent::{agent_options, agent_origin};
 use super::controller::{controller_options, controller_start};
 use super::ingress::ingress_options;
 use super::standalone::{child_arguments, standalone_start};
-use super::{log, settings as settings_of_commands};
+use super::{log, settings_of_commands};
 use crate::config::{self, Common, Configuration, Effective};
 use settings::{SETTINGS, Setting};
 
@@ -26,18 +26,18 @@ const PROCESSES: [&str; 4] = ["agent", "controller", "ingress", "standalone"];
 
 /// The configuration of flags.
 fn configure(flags: &[String]) -> Effective {
-    let all = config::settings::<Configuration>();
-    let command = config::add(Command::new("settings").no_binary_name(true), &all)
+    let all = config::settings_of::<Configuration>();
+    let command = config::add_settings(Command::new("settings").no_binary_name(true), &all)
         .mut_args(|arg| arg.env(None::<&'static str>))
         .arg(Arg::new(config::FILE).long(config::FILE));
     let matches = command.try_get_matches_from(flags).unwrap_or_else(|error| panic!("{error}"));
-    config::resolve(&matches, &all).unwrap_or_else(|problems| panic!("{problems}"))
+    config::resolve_settings(&matches, &all).unwrap_or_else(|problems| panic!("{problems}"))
 }
 
 /// What a process is started with.
 fn started_with(command: &str, effective: &Effective) -> String {
     let configuration = effective.configuration.clone();
-    let log = log::filter(&configuration.common.log).unwrap();
+    let log = log::parse_filter(&configuration.common.log).unwrap();
     let agent = |origin, privileges| agent_options(configuration.clone(), origin, privileges);
     let options = match command {
         "agent" => {
@@ -69,7 +69,7 @@ fn has_common(command: &str, name: &str) -> bool {
 
 /// The processes whose commands have the setting, and are not to refuse it.
 fn processes_with(name: &str) -> Vec<&'static str> {
-    let common = config::settings::<Common>();
+    let common = config::settings_of::<Common>();
     let is_among = |settings: &[Arg]| settings.iter().any(|it| it.get_long() == Some(name));
     let has = |command: &str, settings: &[Arg]| {
         let is_its = if is_among(&common) { has_common(command, name) } else { is_among(settings) };

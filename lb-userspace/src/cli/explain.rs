@@ -1,4 +1,4 @@
-//! `millrace explain`: why a request for an Ingress goes where it goes.
+//! `millrace explain_request`: why a request for an Ingress goes where it goes.
 
 use std::fmt::Write as _;
 use std::net::IpAddr;
@@ -70,7 +70,7 @@ fn header(text: &str) -> Result<(String, String), String> {
     }
 }
 
-pub fn explain(options: &ExplainOptions, configuration: &Configuration) -> Result<()> {
+pub fn explain_request(options: &ExplainOptions, configuration: &Configuration) -> Result<()> {
     let request = ExplainedRequest {
         url: options.url.clone(),
         method: options.method.clone(),
@@ -94,7 +94,7 @@ pub fn explain(options: &ExplainOptions, configuration: &Configuration) -> Resul
         let model = model_settings(settings, node_name.as_deref());
         offline::explain_manifests(&options.manifests, model, &request)?
     };
-    output::write(&match options.output {
+    output::write_text(&match options.output {
         ExplainFormat::Text => text(&request, &explanation),
         ExplainFormat::Json => serde_json::to_string_pretty(&explanation)? + "\n",
     })
@@ -103,7 +103,7 @@ pub fn explain(options: &ExplainOptions, configuration: &Configuration) -> Resul
 fn text(request: &ExplainedRequest, explanation: &Explanation) -> String {
     let mut text = String::new();
     let mut line = |name: &str, value: &str| {
-        let value = output::printable(value);
+        let value = output::escape_controls(value);
         let name = if name.is_empty() { String::new() } else { format!("{name}:") };
         let _ = writeln!(text, "{name:<13} {value}");
     };

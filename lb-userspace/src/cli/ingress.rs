@@ -13,7 +13,7 @@ use lb_kernel::privileges::Privileges;
 use lb_proxy::settings::ProxyLimits;
 use lb_source::cluster::Access;
 
-use super::agent::{access, confined_runtime};
+use super::agent::{cluster_access, confined_runtime};
 use super::ingress_report;
 use super::log::Level;
 use crate::config::{Configuration, IngressSettings};
@@ -92,7 +92,7 @@ pub(crate) fn ingress_options(
     let settings = &configuration.ingress;
     IngressOptions {
         origin: match configuration.origin.manifests.as_slice() {
-            [] => ObjectOrigin::Cluster(access(&configuration.origin)),
+            [] => ObjectOrigin::Cluster(cluster_access(&configuration.origin)),
             paths => ObjectOrigin::Manifests(paths.to_vec()),
         },
         model: model_settings(settings, node_name.as_deref()),

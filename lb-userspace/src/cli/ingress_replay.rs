@@ -9,7 +9,7 @@ use lb_ingress_replay::{Difference, Replay, Summary};
 use lb_ingress_rules::IngressRuleSettings;
 use lb_rules::model::Object;
 
-use super::output::{OutputFormat, Row, print};
+use super::output::{OutputFormat, Row, print_rows};
 
 /// Longer lines are skipped. Both proxies accept less than this of a request's head.
 const MOST_LINE_OCTETS: u64 = 64 << 10;
@@ -41,13 +41,13 @@ pub(crate) fn run_ingress_replay(
     let mut replay = Replay::new(objects, settings, host.map(str::to_owned));
     let failed = || format!("can't read {}", log.display());
     if log == Path::new("-") {
-        read(&mut io::stdin().lock(), &mut replay).with_context(failed)?;
+        read_log(&mut io::stdin().lock(), &mut replay).with_context(failed)?;
     } else {
         let file = File::open(log).with_context(failed)?;
-        read(&mut BufReader::new(file), &mut replay).with_context(failed)?;
+        read_log(&mut BufReader::new(file), &mut replay).with_context(failed)?;
     }
     let (differences, summary) = replay.finish();
-    print(&differences, format)?;
+    print_rows(&differences, format)?;
     eprint!("{}", text_of(&summary));
     match summary.different {
         0 => Ok(()),
@@ -55,7 +55,7 @@ pub(crate) fn run_ingress_replay(
     }
 }
 
-fn read(reader: &mut impl BufRead, replay: &mut Replay) -> io::Result<()> {
+fn read_log(reader: &mut impl BufRead, replay: &mut Replay) -> io::Result<()> {
     let mut line = Vec::new();
     loop {
         line.clear();

@@ -12,7 +12,7 @@ use lb_rules::documents::{self, Contents};
 use lb_rules::model::{Kind, Object};
 
 use super::ingress_replay;
-use super::output::{OutputFormat, Row, print, printable};
+use super::output::{OutputFormat, Row, escape_controls, print_rows};
 
 pub const EXAMPLES: &str = "\
 Examples:
@@ -90,10 +90,10 @@ pub(crate) fn run_ingress_report(
     };
     let mut contents = Vec::new();
     for path in &options.paths {
-        read(path, kinds, &mut contents)?;
+        read_manifests(path, kinds, &mut contents)?;
     }
     for problem in contents.iter().flat_map(|contents| &contents.problems) {
-        eprintln!("{}", printable(&problem.to_string()));
+        eprintln!("{}", escape_controls(&problem.to_string()));
     }
     let objects = contents.iter().flat_map(|contents| contents.objects.values());
     let objects = objects.filter(|object| match (&***object, &options.class) {
@@ -110,7 +110,7 @@ pub(crate) fn run_ingress_report(
         _ => None,
     });
     let lines = report_annotations(ingresses);
-    print(&lines, options.format)?;
+    print_rows(&lines, options.format)?;
     match lines.iter().filter(|line| line.verdict == Verdict::Refused).count() {
         0 => Ok(()),
         refused => bail!("{refused} refused: change them before you migrate"),
@@ -124,7 +124,7 @@ fn class_of(ingress: &Ingress) -> Option<&String> {
     named.or_else(|| annotations.and_then(|all| all.get("kubernetes.io/ingress.class")))
 }
 
-fn read(path: &Path, kinds: &[Kind], contents: &mut Vec<Contents>) -> Result<()> {
+fn read_manifests(path: &Path, kinds: &[Kind], contents: &mut Vec<Contents>) -> Result<()> {
     let failed = || format!("can't read {}", path.display());
     if path.is_dir() {
         let mut entries: Vec<PathBuf> = std::fs::read_dir(path)
@@ -139,7 +139,7 @@ fn read(path: &Path, kinds: &[Kind], contents: &mut Vec<Contents>) -> Result<()>
         return entries
             .iter()
             .filter(|e| is_manifest(e))
-            .try_for_each(|e| read(e, kinds, contents));
+            .try_for_each(|e| read_manifests(e, kinds, contents));
     }
     let text = if path == Path::new("-") {
         let mut text = String::new();
@@ -152,7 +152,7 @@ fn read(path: &Path, kinds: &[Kind], contents: &mut Vec<Contents>) -> Result<()>
     match documents::read_kinds(&file, &text, kinds) {
         Ok(read) => contents.push(read),
         // One bad file does not hide the others.
-        Err(problem) => eprintln!("{}", printable(&problem.to_string())),
+        Err(problem) => eprintln!("{}", escape_controls(&problem.to_string())),
     }
     Ok(())
 }

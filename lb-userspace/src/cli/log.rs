@@ -22,8 +22,8 @@ pub struct Level {
 }
 
 /// Starts the log; without timestamps under systemd, whose journal adds them.
-pub fn start(common: &Common, arguments: ArgMatches, settings: Vec<Arg>) -> Result<Level> {
-    let (filter, handle) = reload::Layer::new(filter(&common.log)?);
+pub fn start_log(common: &Common, arguments: ArgMatches, settings: Vec<Arg>) -> Result<Level> {
+    let (filter, handle) = reload::Layer::new(parse_filter(&common.log)?);
     let text = || {
         fmt::layer()
             .with_writer(io::stderr)
@@ -41,7 +41,7 @@ pub fn start(common: &Common, arguments: ArgMatches, settings: Vec<Arg>) -> Resu
     Ok(Level { filter: handle, arguments, settings })
 }
 
-pub(crate) fn filter(log: &str) -> Result<EnvFilter> {
+pub(crate) fn parse_filter(log: &str) -> Result<EnvFilter> {
     // The HTTP client would log each attempt; the source reports a problem once. Messages of
     // the BPF programs have their own level.
     EnvFilter::try_new(format!("kube_client=off,{MESSAGES}=trace,{log}"))
@@ -76,8 +76,9 @@ impl Level {
 
     /// Applies the level of flags, variables and file.
     fn read(&self) -> Result<String> {
-        let log = config::resolve(&self.arguments, &self.settings)?.configuration.common.log;
-        self.filter.reload(filter(&log)?)?;
+        let log =
+            config::resolve_settings(&self.arguments, &self.settings)?.configuration.common.log;
+        self.filter.reload(parse_filter(&log)?)?;
         Ok(log)
     }
 }

@@ -171,14 +171,14 @@ enum Command {
 const INGRESS_SHARES: [&str; 2] = ["node_name", "metrics_max_objects"];
 
 /// The commands with settings beyond the common ones.
-fn settings() -> [(&'static str, Vec<Arg>); 7] {
+fn settings_of_commands() -> [(&'static str, Vec<Arg>); 7] {
     let [origin, agent, standalone, ingress, load_balancer, controller] = [
-        configuration::settings::<OriginSettings>(),
-        configuration::settings::<AgentSettings>(),
-        configuration::settings::<StandaloneSettings>(),
-        configuration::settings::<IngressSettings>(),
-        configuration::settings::<LoadBalancerSettings>(),
-        configuration::settings::<ControllerSettings>(),
+        configuration::settings_of::<OriginSettings>(),
+        configuration::settings_of::<AgentSettings>(),
+        configuration::settings_of::<StandaloneSettings>(),
+        configuration::settings_of::<IngressSettings>(),
+        configuration::settings_of::<LoadBalancerSettings>(),
+        configuration::settings_of::<ControllerSettings>(),
     ];
     let all = [&origin[..], &agent, &standalone, &ingress, &load_balancer, &controller].concat();
     let shared = |setting: &&Arg| INGRESS_SHARES.contains(&setting.get_id().as_str());
@@ -195,52 +195,54 @@ fn settings() -> [(&'static str, Vec<Arg>); 7] {
 }
 
 /// The whole command line: the declarations above and the settings.
-pub fn command() -> clap::Command {
-    let common = configuration::settings::<Common>();
-    let command = configuration::add(Millrace::command(), &common);
-    settings().into_iter().fold(command, |command, (name, settings)| {
-        command.mut_subcommand(name, |command| configuration::add(command, &settings))
+pub fn command_line() -> clap::Command {
+    let common = configuration::settings_of::<Common>();
+    let command = configuration::add_settings(Millrace::command(), &common);
+    settings_of_commands().into_iter().fold(command, |command, (name, settings)| {
+        command.mut_subcommand(name, |command| configuration::add_settings(command, &settings))
     })
 }
 
-pub fn main() -> ExitCode {
-    let matches = command().get_matches();
-    match start(&matches) {
+pub fn run_command_line() -> ExitCode {
+    let matches = command_line().get_matches();
+    match run_command(&matches) {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("millrace: {}", explain(&error));
+            eprintln!("millrace: {}", list_causes(&error));
             ExitCode::FAILURE
         }
     }
 }
 
-fn start(matches: &clap::ArgMatches) -> Result<ExitCode> {
+fn run_command(matches: &clap::ArgMatches) -> Result<ExitCode> {
     let Millrace { command, .. } = Millrace::from_arg_matches(matches)?;
     let (name, arguments) = matches.subcommand().expect("clap requires a command");
-    let mut added = configuration::settings::<Common>();
-    added.extend(settings().into_iter().filter(|(of, _)| *of == name).flat_map(|(_, more)| more));
-    let effective = match (configuration::resolve(arguments, &added), &command) {
+    let mut added = configuration::settings_of::<Common>();
+    added.extend(
+        settings_of_commands().into_iter().filter(|(of, _)| *of == name).flat_map(|(_, more)| more),
+    );
+    let effective = match (configuration::resolve_settings(arguments, &added), &command) {
         (Err(problems), Command::Check(options)) => {
             return check::check_without(options, &problems).map(|()| ExitCode::SUCCESS);
         }
         (resolved, _) => resolved?,
     };
-    let level = log::start(&effective.configuration.common, arguments.clone(), added)?;
-    dispatch(command, effective, level)
+    let level = log::start_log(&effective.configuration.common, arguments.clone(), added)?;
+    dispatch_command(command, effective, level)
 }
 
-fn dispatch(command: Command, effective: Effective, level: log::Level) -> Result<ExitCode> {
+fn dispatch_command(command: Command, effective: Effective, level: log::Level) -> Result<ExitCode> {
     let common = effective.configuration.common.clone();
     let done = match command {
         Command::Status(options) => return inspect::show_status(&options, &common.pin_path),
         Command::Agent => agent::run_agent(effective.configuration, level),
         Command::Standalone(options) => {
             let child = standalone::child_arguments(&effective);
-            standalone::dispatch(options, effective.configuration, child, level)
+            standalone::run_standalone(options, effective.configuration, child, level)
         }
         Command::Ingress(options) => ingress::run_ingress(&options, effective.configuration, level),
         Command::Controller => controller::run_controller(&effective.configuration, level),
-        Command::Explain(options) => explain::explain(&options, &effective.configuration),
+        Command::Explain(options) => explain::explain_request(&options, &effective.configuration),
         Command::Top(options) => inspect::show_top(&options, &common.pin_path),
         Command::Services(options) => inspect::show_services(&options, &common.pin_path),
         Command::Frontends(options) => inspect::show_frontends(&options, &common.pin_path),
@@ -251,14 +253,19 @@ fn dispatch(command: Command, effective: Effective, level: log::Level) -> Result
         Command::Flows(options) => inspect::show_flows(&options, &common.pin_path),
         Command::Maglev(options) => inspect::show_maglev(&options, &common.pin_path),
         Command::Counters(options) => inspect::show_counters(&options, &common.pin_path),
-        Command::Trace(options) => trace::trace(&options, &common.pin_path),
-        Command::Drops(options) => drops::drops(&options, &common.pin_path),
+        Command::Trace(options) => trace::trace_packets(&options, &common.pin_path),
+        Command::Drops(options) => drops::show_drops(&options, &common.pin_path),
         Command::Check(options) => check::check_machine(&options, &effective),
-        Command::Cleanup(options) => cleanup::cleanup(&options, &common.pin_path),
+        Command::Cleanup(options) => cleanup::run_cleanup(&options, &common.pin_path),
         Command::Config(options) => config::show_config(&options, &effective),
-        Command::Man { directory } => man::write_man_pages(self::command(), &directory),
+        Command::Man { directory } => man::write_man_pages(self::command_line(), &directory),
         Command::Completions { shell } => {
-            clap_complete::generate(shell, &mut self::command(), "millrace", &mut io::stdout());
+            clap_complete::generate(
+                shell,
+                &mut self::command_line(),
+                "millrace",
+                &mut io::stdout(),
+            );
             Ok(())
         }
     };
@@ -266,7 +273,7 @@ fn dispatch(command: Command, effective: Effective, level: log::Level) -> Result
 }
 
 /// The causes of an error, one per line, the outermost first.
-fn explain(error: &anyhow::Error) -> String {
+fn list_causes(error: &anyhow::Error) -> String {
     let mut lines = vec![error.to_string()];
     for cause in error.chain().skip(1) {
         let cause = cause.to_string();
@@ -284,6 +291,6 @@ mod tests {
 
     #[test]
     fn the_command_line_is_sound() {
-        command().debug_assert();
+        command_line().debug_assert();
     }
 }

@@ -54,7 +54,7 @@ pub trait Row: Serialize {
 }
 
 /// Prints the rows; with `--watch` continues until the reader closes the pipe.
-pub fn show<R: Row>(output: &Output, mut read: impl FnMut() -> Result<Vec<R>>) -> Result<()> {
+pub fn show_rows<R: Row>(output: &Output, mut read: impl FnMut() -> Result<Vec<R>>) -> Result<()> {
     let mut printer = RowPrinter::new(output);
     let mut rows = read()?;
     if !output.watch {
@@ -74,17 +74,17 @@ pub fn show<R: Row>(output: &Output, mut read: impl FnMut() -> Result<Vec<R>>) -
 }
 
 /// Prints rows once.
-pub fn print<R: Row>(rows: &[R], format: OutputFormat) -> Result<()> {
+pub fn print_rows<R: Row>(rows: &[R], format: OutputFormat) -> Result<()> {
     let mut printer = RowPrinter::new(&Output { format, ..Output::default() });
     unless_unread(printer.print_all(rows, &mut io::stdout()))
 }
 
-pub fn write(text: &str) -> Result<()> {
+pub fn write_text(text: &str) -> Result<()> {
     unless_unread(io::stdout().write_all(text.as_bytes()).map_err(Into::into))
 }
 
 /// Text that others wrote must not control the terminal.
-pub fn printable(text: &str) -> String {
+pub fn escape_controls(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }
 
@@ -108,7 +108,7 @@ pub(crate) fn print_document<T: Serialize>(document: &T, format: OutputFormat) -
         OutputFormat::Yaml => serde_norway::to_string(document)?,
         _ => serde_json::to_string_pretty(document)? + "\n",
     };
-    write(&text)
+    write_text(&text)
 }
 
 struct RowPrinter {
@@ -134,7 +134,7 @@ impl RowPrinter {
             }
             OutputFormat::Yaml => to.write_all(serde_norway::to_string(rows)?.as_bytes())?,
             OutputFormat::Name => {
-                rows.iter().try_for_each(|row| writeln!(to, "{}", printable(&row.name())))?;
+                rows.iter().try_for_each(|row| writeln!(to, "{}", escape_controls(&row.name())))?;
             }
             OutputFormat::Table | OutputFormat::Wide => {
                 if rows.is_empty() {
@@ -158,7 +158,7 @@ impl RowPrinter {
             let text = match self.format {
                 OutputFormat::Json => serde_json::to_string_pretty(row)? + "\n",
                 OutputFormat::Yaml => format!("---\n{}", serde_norway::to_string(row)?),
-                OutputFormat::Name => printable(&row.name()) + "\n",
+                OutputFormat::Name => escape_controls(&row.name()) + "\n",
                 OutputFormat::Table | OutputFormat::Wide => cells.join("\t"),
             };
             let name = row.name();
@@ -177,7 +177,7 @@ impl RowPrinter {
 
     fn cells<R: Row>(&self, row: &R) -> Vec<String> {
         let cells = row.cells();
-        cells.iter().take(self.columns::<R>()).map(|cell| printable(cell)).collect()
+        cells.iter().take(self.columns::<R>()).map(|cell| escape_controls(cell)).collect()
     }
 
     fn columns<R: Row>(&self) -> usize {
@@ -215,7 +215,7 @@ pub(crate) fn align_all(lines: &[Vec<String>]) -> String {
 }
 
 /// Lists the first few, and the number of the others.
-pub fn some(all: &[String]) -> String {
+pub fn list_first(all: &[String]) -> String {
     match all.len() {
         0 => "<none>".to_owned(),
         1..=3 => all.join(","),
@@ -224,7 +224,7 @@ pub fn some(all: &[String]) -> String {
 }
 
 /// As kubectl prints ages.
-pub fn age(seconds: u64) -> String {
+pub fn format_age(seconds: u64) -> String {
     match seconds {
         ..120 => format!("{seconds}s"),
         120..7_200 => format!("{}m", seconds / 60),
@@ -239,7 +239,7 @@ mod tests {
 
     #[test]
     fn ages_are_short() {
-        let ages = [0, 119, 120, 7_199, 7_200, 172_800].map(age);
+        let ages = [0, 119, 120, 7_199, 7_200, 172_800].map(format_age);
         assert_eq!(ages, ["0s", "119s", "2m", "119m", "2h", "2d"]);
     }
 

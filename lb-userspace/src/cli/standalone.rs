@@ -20,7 +20,7 @@ use lb_rules::kinds;
 use lb_source::cluster::Access;
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::agent::{agent_options, confined_runtime, runtime};
+use super::agent::{agent_options, build_runtime, confined_runtime};
 use super::ingress_child::{ChildOptions, IngressChild};
 use super::log::Level;
 use crate::config::{
@@ -119,8 +119,8 @@ fn user(name: &str) -> Result<String, String> {
 
 /// The settings of the Ingress proxy that is a child process, as flags.
 pub(crate) fn child_arguments(effective: &Effective) -> Vec<String> {
-    let mut of_child = configuration::settings::<Common>();
-    of_child.extend(configuration::settings::<IngressSettings>());
+    let mut of_child = configuration::settings_of::<Common>();
+    of_child.extend(configuration::settings_of::<IngressSettings>());
     let mut names: Vec<&str> = of_child.iter().filter_map(Arg::get_long).collect();
     // The other one that it shares with the agent, the node's name, is the parent's concern.
     names.push("metrics-max-objects");
@@ -131,7 +131,7 @@ pub(crate) fn child_arguments(effective: &Effective) -> Vec<String> {
 }
 
 /// `child`: arguments of the Ingress proxy.
-pub fn dispatch(
+pub fn run_standalone(
     options: StandaloneOptions,
     configuration: Configuration,
     child: Vec<String>,
@@ -149,7 +149,7 @@ pub fn dispatch(
 fn backup(file: &Path, settings: &StandaloneSettings) -> Result<()> {
     let unfinished = file.with_extension("unfinished");
     if storage::is_directory_in_use(&settings.data_dir) {
-        runtime()?.block_on(download(&unfinished, settings))?;
+        build_runtime()?.block_on(download(&unfinished, settings))?;
     } else {
         snapshot::save_snapshot(
             &Storage::open(&settings.data_dir, ChangeWindow::default())?,

@@ -1,4 +1,4 @@
-//! `millrace trace`: traces a packet through the data plane.
+//! `millrace trace_packets`: traces a packet through the data plane.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -147,7 +147,7 @@ enum TraceFormat {
     Json,
 }
 
-pub fn trace(options: &TraceOptions, pin_path: &Path) -> Result<()> {
+pub fn trace_packets(options: &TraceOptions, pin_path: &Path) -> Result<()> {
     let view = View::open(pin_path)?;
     let routes = KernelRoutes::open()?;
     let attached = attached(pin_path)?;

@@ -21,7 +21,7 @@ use tracing_subscriber::EnvFilter;
 
 use super::ingress::IngressSettings;
 use super::load_balancer::{AnnouncementSettings, ControllerSettings, LoadBalancerSettings};
-use super::values::{ListenAddress, TaintKey, address, seconds, taint_key};
+use super::values::{ListenAddress, TaintKey, parse_listen_address, parse_seconds, taint_key};
 
 /// All settings, with the values in effect.
 #[derive(Clone, Debug, Args)]
@@ -152,12 +152,12 @@ pub struct AgentSettings {
     ///
     /// Other nodes that have the tunnel key read the history of slots (slot-history) here.
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "[::]:10256")]
-    #[arg(value_parser = address)]
+    #[arg(value_parser = parse_listen_address)]
     pub healthz_bind_address: ListenAddress,
 
     /// Listen address for /metrics, or `off`
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:10249")]
-    #[arg(value_parser = address)]
+    #[arg(value_parser = parse_listen_address)]
     pub metrics_bind_address: ListenAddress,
 
     /// Maximum number of service ports, of endpoints, and of Ingresses that have traffic metrics of their own
@@ -269,14 +269,14 @@ pub struct AgentSettings {
     /// Like the sysctl net.netfilter.nf_conntrack_tcp_timeout_established, whose default is 432000; kube-proxy sets
     /// it to 86400.
     #[arg(long, value_name = "SECONDS", default_value_t = Timeouts::DEFAULT.tcp_established)]
-    #[arg(value_parser = seconds(60..=Timeouts::LONGEST))]
+    #[arg(value_parser = parse_seconds(60..=Timeouts::LONGEST))]
     pub tcp_established_timeout: u32,
 
     /// Idle timeout of UDP flows that are not streams, in seconds
     ///
     /// Like the sysctl net.netfilter.nf_conntrack_udp_timeout.
     #[arg(long, value_name = "SECONDS", default_value_t = Timeouts::DEFAULT.udp)]
-    #[arg(value_parser = seconds(1..=Timeouts::LONGEST))]
+    #[arg(value_parser = parse_seconds(1..=Timeouts::LONGEST))]
     pub udp_timeout: u32,
 
     /// Idle timeout of UDP streams, in seconds
@@ -284,7 +284,7 @@ pub struct AgentSettings {
     /// A stream is a flow with packets in both directions over more than 2 seconds. Like the sysctl
     /// net.netfilter.nf_conntrack_udp_timeout_stream, whose default is 120. Must not be shorter than udp-timeout.
     #[arg(long, value_name = "SECONDS", default_value_t = Timeouts::DEFAULT.udp_stream)]
-    #[arg(value_parser = seconds(1..=Timeouts::LONGEST))]
+    #[arg(value_parser = parse_seconds(1..=Timeouts::LONGEST))]
     pub udp_stream_timeout: u32,
 
     /// How long the earlier backends of each slot of a Maglev table are remembered, in seconds; 0: not at all
@@ -294,7 +294,7 @@ pub struct AgentSettings {
     /// usual duration of connections. A node that joins asks other nodes for their history, at the port of
     /// healthz-bind-address, which must be reachable between nodes.
     #[arg(long, value_name = "SECONDS", default_value_t = 86_400)]
-    #[arg(value_parser = seconds(0..=Timeouts::LONGEST))]
+    #[arg(value_parser = parse_seconds(0..=Timeouts::LONGEST))]
     pub slot_history: u32,
 
     /// Detach the programs and remove the maps on exit

@@ -23,7 +23,7 @@ pub struct Given {
     pub line: Option<usize>,
 }
 
-pub fn read(path: &Path, problems: &mut Vec<Problem>) -> File {
+pub fn read_file(path: &Path, problems: &mut Vec<Problem>) -> File {
     match std::fs::read_to_string(path) {
         Ok(text) => parse(path, &text, problems),
         Err(error) => {
@@ -63,7 +63,7 @@ fn parse(path: &Path, text: &str, problems: &mut Vec<Problem>) -> File {
         };
         let line = line_of(text, &key);
         let mut refuse = |value: String, reason: String| {
-            let given = Some((value, location(path, line)));
+            let given = Some((value, describe_location(path, line)));
             problems.push(Problem { setting: key.clone(), given, reason });
         };
         let shown = serde_norway::to_string(&value).unwrap_or_default().trim().to_owned();
@@ -87,7 +87,7 @@ fn parse(path: &Path, text: &str, problems: &mut Vec<Problem>) -> File {
     file
 }
 
-pub fn location(path: &Path, line: Option<usize>) -> String {
+pub fn describe_location(path: &Path, line: Option<usize>) -> String {
     match line {
         Some(line) => format!("{}:{line}", path.display()),
         None => path.display().to_string(),

@@ -8,7 +8,7 @@ use ipnet::IpNet;
 use lb_ingress::access_log::AccessLogFormat;
 use lb_rules::model::ServiceName;
 
-use super::values::{ListenAddress, address, namespaced_name, seconds};
+use super::values::{ListenAddress, namespaced_name, parse_listen_address, parse_seconds};
 
 /// Settings of the Ingress proxy.
 #[derive(Clone, Debug, Args)]
@@ -40,12 +40,12 @@ pub struct IngressSettings {
 
     /// Listen address for the Ingress proxy's health checks /healthz, /livez and /readyz, or `off`
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "[::]:10254")]
-    #[arg(value_parser = address)]
+    #[arg(value_parser = parse_listen_address)]
     pub ingress_healthz_bind_address: ListenAddress,
 
     /// Listen address for the Ingress proxy's /metrics, or `off`
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:10253")]
-    #[arg(value_parser = address)]
+    #[arg(value_parser = parse_listen_address)]
     pub ingress_metrics_bind_address: ListenAddress,
 
     /// Name in `spec.controller` of the IngressClasses to serve
@@ -193,11 +193,11 @@ pub struct IngressSettings {
     /// On SIGTERM, how long connections are still accepted, in seconds
     ///
     /// /readyz fails meanwhile, so that load balancers stop sending connections before the ports close.
-    #[arg(long, value_name = "SECONDS", default_value_t = 0, value_parser = seconds(0..=86_400))]
+    #[arg(long, value_name = "SECONDS", default_value_t = 0, value_parser = parse_seconds(0..=86_400))]
     pub shutdown_delay: u32,
 
     /// How long requests and WebSockets have to finish on shutdown, in seconds
-    #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = seconds(0..=86_400))]
+    #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = parse_seconds(0..=86_400))]
     pub shutdown_grace: u32,
 
     /// Unix socket for `millrace explain` and for upgrades: a path, or @name for an abstract one

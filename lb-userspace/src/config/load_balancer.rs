@@ -9,7 +9,9 @@ use lb_rules::ipam::{self, CLASS, Range};
 use lb_rules::kinds::METALLB_NAMESPACE;
 use lb_rules::model::ServiceName;
 
-use super::values::{ListenAddress, address, milliseconds, namespaced_name, seconds};
+use super::values::{
+    ListenAddress, namespaced_name, parse_listen_address, parse_milliseconds, parse_seconds,
+};
 
 /// Settings of pools of addresses and of their assignment.
 #[derive(Clone, Debug, Args)]
@@ -43,7 +45,7 @@ pub struct AnnouncementSettings {
     /// They are sent on interfaces with addresses to announce, as UDP to port 10245 of the groups ff02::1 and
     /// 224.0.0.1. With tunnel-key-file they are authenticated. The same value on all nodes.
     #[arg(long, value_name = "MILLISECONDS", default_value = "100")]
-    #[arg(value_parser = milliseconds(20..=10_000))]
+    #[arg(value_parser = parse_milliseconds(20..=10_000))]
     pub heartbeat_interval: u32,
 
     /// Number of missed heartbeats after which a node counts as failed, unless its kernel still answers
@@ -55,7 +57,7 @@ pub struct AnnouncementSettings {
     ///
     /// A restart or upgrade of the agent within this time moves no address.
     #[arg(long, value_name = "SECONDS", default_value = "30")]
-    #[arg(value_parser = seconds(5..=3_600))]
+    #[arg(value_parser = parse_seconds(5..=3_600))]
     pub announcement_hold: u32,
 
     /// Server or program that the agent calls when this node takes or gives up an address, to move a floating address
@@ -104,12 +106,12 @@ pub struct ControllerSettings {
 
     /// Listen address for the controller's health checks /healthz, /livez and /readyz, or `off`
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "[::]:10252")]
-    #[arg(value_parser = address)]
+    #[arg(value_parser = parse_listen_address)]
     pub controller_healthz_bind_address: ListenAddress,
 
     /// Listen address for the controller's /metrics, or `off`
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:10251")]
-    #[arg(value_parser = address)]
+    #[arg(value_parser = parse_listen_address)]
     pub controller_metrics_bind_address: ListenAddress,
 }
 

@@ -24,7 +24,7 @@ pub use declared::{
     AgentSettings, Common, Configuration, LogFormat, OriginSettings, StandaloneSettings,
 };
 pub use ingress::IngressSettings;
-pub use layers::{Effective, EffectiveSetting, SettingSource, resolve};
+pub use layers::{Effective, EffectiveSetting, SettingSource, resolve_settings};
 pub use load_balancer::{ControllerSettings, LoadBalancerSettings};
 pub use problem::{Problem, Problems};
 
@@ -32,12 +32,12 @@ pub use problem::{Problem, Problems};
 pub const FILE: &str = "config";
 
 /// The settings of a part of the configuration.
-pub fn settings<T: Args>() -> Vec<Arg> {
+pub fn settings_of<T: Args>() -> Vec<Arg> {
     T::augment_args(Command::new("settings")).get_arguments().cloned().collect()
 }
 
-/// Adds settings to a command without parsers: `resolve` reports all errors together.
-pub fn add(command: Command, settings: &[Arg]) -> Command {
+/// Adds settings to a command without parsers: `resolve_settings` reports all errors together.
+pub fn add_settings(command: Command, settings: &[Arg]) -> Command {
     settings.iter().fold(command, |command, setting| {
         let values = setting.get_possible_values();
         let setting = setting.clone().env(variable(setting)).hide_env_values(true);
@@ -48,7 +48,7 @@ pub fn add(command: Command, settings: &[Arg]) -> Command {
 
 /// All settings, as their flags.
 fn all() -> Vec<Arg> {
-    settings::<Configuration>()
+    settings_of::<Configuration>()
 }
 
 fn name(setting: &Arg) -> &str {

@@ -8,7 +8,7 @@ use super::declared::Configuration;
 /// The setting to change, and why.
 pub type Conflict = (&'static str, String);
 
-pub fn conflicts(configuration: &Configuration) -> Vec<Conflict> {
+pub fn find_conflicts(configuration: &Configuration) -> Vec<Conflict> {
     let checks =
         [origins, addresses, devices, external_ips, timeouts, families, ingress, load_balancer];
     checks.into_iter().flat_map(|check| check(configuration)).collect()

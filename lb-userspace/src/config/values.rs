@@ -11,7 +11,7 @@ use lb_rules::model::ServiceName;
 #[derive(Clone, Copy, Debug)]
 pub struct ListenAddress(pub Option<SocketAddr>);
 
-pub fn address(text: &str) -> Result<ListenAddress, String> {
+pub fn parse_listen_address(text: &str) -> Result<ListenAddress, String> {
     match text {
         "off" | "" => Ok(ListenAddress(None)),
         _ => text.parse().map(|address| ListenAddress(Some(address))).map_err(|_| {
@@ -57,14 +57,14 @@ pub(crate) fn namespaced_name(text: &str) -> Result<ServiceName, String> {
 }
 
 /// Parses a number of seconds, or a duration such as `24h`.
-pub fn seconds(
+pub fn parse_seconds(
     range: RangeInclusive<u32>,
 ) -> impl Fn(&str) -> Result<u32, String> + Clone + Send + Sync {
     parse_in_units(Duration::from_secs(1), "seconds", range)
 }
 
 /// Parses a number of milliseconds, or a duration such as `1s`.
-pub fn milliseconds(
+pub fn parse_milliseconds(
     range: RangeInclusive<u32>,
 ) -> impl Fn(&str) -> Result<u32, String> + Clone + Send + Sync {
     parse_in_units(Duration::from_millis(1), "milliseconds", range)
@@ -116,7 +116,7 @@ mod tests {
 
     #[test]
     fn a_duration_is_a_number_or_has_units() {
-        let read = seconds(60..=86_400);
+        let read = parse_seconds(60..=86_400);
         for (text, expected) in [
             ("86400", 86_400),
             ("24h", 86_400),
@@ -137,7 +137,7 @@ mod tests {
         ] {
             assert!(read(text).unwrap_err().contains(complaint), "{text}: {:?}", read(text));
         }
-        let read = milliseconds(20..=10_000);
+        let read = parse_milliseconds(20..=10_000);
         assert_eq!((read("100"), read("100ms"), read("2s")), (Ok(100), Ok(100), Ok(2_000)));
     }
 }

@@ -433,10 +433,10 @@ fn values_of_the_parts_are_honoured() {
 /// A typing error is found by Helm, not by a pod that does not start.
 #[test]
 fn the_schema_knows_the_settings() {
-    use lb_userspace::config::{Configuration, settings};
+    use lb_userspace::config::{Configuration, settings_of};
     let path = deploy("helm/millrace/values.schema.json");
     let text = std::fs::read_to_string(&path).unwrap();
-    let mut names: Vec<_> = settings::<Configuration>()
+    let mut names: Vec<_> = settings_of::<Configuration>()
         .iter()
         .map(|setting| setting.get_long().unwrap().to_owned())
         .collect();

@@ -9,7 +9,7 @@ use std::thread;
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
-use fuzz::bgp::router::{RawRouter, apply};
+use fuzz::bgp::router::{RawRouter, apply_update};
 use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::Api;
@@ -75,7 +75,7 @@ fn route(listener: &TcpListener, updates: &Sender<Update>) -> Result<()> {
     updates.send(held.clone())?;
     loop {
         let body = router.next(MessageKind::Update)?;
-        apply(&body, &mut held);
+        apply_update(&body, &mut held);
         updates.send(held.clone())?;
     }
 }

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use fuzz::bgp::router::{RawRouter, open};
+use fuzz::bgp::router::{RawRouter, open_and_keepalive};
 use lb_bgp::table::AddressAnnouncement;
 use lb_bgp::wire::MessageKind;
 use lb_kernel::privileges::Privileges;
@@ -247,7 +247,7 @@ fn a_session_stands_whatever_others_send() -> Result<()> {
     // From behind a router (GTSM): refused even if the peer sends everything before the connection is accepted.
     for _ in 0..20 {
         if let Ok(mut far) = world.connect(NEAR, 64, None) {
-            let _ = far.write_all(&open(64_513));
+            let _ = far.write_all(&open_and_keepalive(64_513));
             ensure!(is_refused(&far.read(&mut [0])), "it is served");
         }
     }
@@ -265,16 +265,16 @@ fn a_session_stands_whatever_others_send() -> Result<()> {
     world.wait("near", |peer| peer.established == 1)?;
 
     // Messages that end the connection, with the code and subcode that say why.
-    let mut version = open(64_513);
+    let mut version = open_and_keepalive(64_513);
     version[19] = 3;
-    let mut hold_time = open(64_513);
+    let mut hold_time = open_and_keepalive(64_513);
     hold_time[23] = 1;
     let bad: BTreeMap<&str, (Vec<u8>, [u8; 2])> = BTreeMap::from([
         ("no marker", (vec![0; 100], [1, 1])),
         ("too long", (framed(5_000, 2, &[0; 4_981]), [1, 2])),
         ("too short", (framed(5, 4, &[]), [1, 2])),
         ("of no kind", (framed(19, 9, &[]), [1, 3])),
-        ("another AS", (open(64_999), [2, 2])),
+        ("another AS", (open_and_keepalive(64_999), [2, 2])),
         ("another version", (version, [2, 1])),
         ("a hold time of 1 s", (hold_time, [2, 6])),
     ]);

@@ -64,7 +64,7 @@ fn replace_tag(text: &str, tag: &str) -> (String, usize) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::process::root;
+    use crate::process::repository_root;
 
     #[test]
     fn manifests_name_the_image_that_was_built() {
@@ -74,7 +74,7 @@ mod tests {
         // What an earlier build left goes.
         fs::create_dir_all(to.join("old")).unwrap();
         write_manifests(
-            &root().join("deploy"),
+            &repository_root().join("deploy"),
             &to,
             &format!("registry.example.com:5000/millrace:{tag}"),
         )
@@ -90,7 +90,7 @@ mod tests {
         }
         assert_eq!(
             read("helm/millrace/values.yaml"),
-            fs::read_to_string(root().join("deploy/helm/millrace/values.yaml")).unwrap()
+            fs::read_to_string(repository_root().join("deploy/helm/millrace/values.yaml")).unwrap()
         );
         assert!(
             !fs::symlink_metadata(to.join("helm/millrace/files/rules.yaml")).unwrap().is_symlink()

@@ -10,11 +10,11 @@ use serde_json::{Value, json};
 
 use super::source::ImageSource;
 use crate::ebpf;
-use crate::process::{cargo, output, root};
+use crate::process::{cargo, read_output, repository_root};
 
 /// Lists all packages that are compiled into the program, and what it is linked with.
-pub fn list(source: &ImageSource) -> Result<Vec<u8>> {
-    let lock = fs::read_to_string(root().join("Cargo.lock")).context("Cargo.lock")?;
+pub fn list_materials(source: &ImageSource) -> Result<Vec<u8>> {
+    let lock = fs::read_to_string(repository_root().join("Cargo.lock")).context("Cargo.lock")?;
     let checksums = checksums(&lock)?;
     let crates = all_compiled()?;
     let components = crates.iter().map(|one| one.component(&checksums)).chain(linked());
@@ -38,8 +38,8 @@ pub fn list(source: &ImageSource) -> Result<Vec<u8>> {
 
 /// The crates of the agent, and of the BPF object inside it.
 fn all_compiled() -> Result<BTreeSet<Crate>> {
-    let mut crates = compiled("lb-userspace", &super::program::triple())?;
-    crates.extend(compiled("lb-ebpf", ebpf::TARGET)?);
+    let mut crates = compiled_crates("lb-userspace", &super::program::target_triple())?;
+    crates.extend(compiled_crates("lb-ebpf", ebpf::TARGET)?);
     Ok(crates)
 }
 
@@ -59,11 +59,11 @@ struct Crate {
 
 /// The crates that a package is compiled from. Those that only run during the build, such as
 /// procedural macros, are among them: they write part of the program.
-fn compiled(package: &str, target: &str) -> Result<BTreeSet<Crate>> {
+fn compiled_crates(package: &str, target: &str) -> Result<BTreeSet<Crate>> {
     let mut tree = cargo();
     tree.args(["tree", "--locked", "--edges", "normal,build", "--prefix", "none", "--no-dedupe"]);
     tree.args(["--package", package, "--target", target, "--format", "{p}|{l}"]);
-    Ok(output(&mut tree)?.lines().filter_map(Crate::parse).collect())
+    Ok(read_output(&mut tree)?.lines().filter_map(Crate::parse).collect())
 }
 
 impl Crate {
@@ -111,13 +111,13 @@ fn checksums(lock: &str) -> Result<Checksums> {
 /// What is linked besides crates: Rust's standard library and the C library. A version that cannot be
 /// found is left out.
 fn linked() -> impl Iterator<Item = Value> {
-    let rust = output(Command::new("rustc").arg("--version")).ok().and_then(|line| {
+    let rust = read_output(Command::new("rustc").arg("--version")).ok().and_then(|line| {
         let version = line.split(' ').nth(1)?;
         Some(library("rust-std", version, &format!("pkg:generic/rust-std@{version}")))
     });
     let mut query = Command::new("dpkg-query");
     query.args(["--show", "--showformat=${source:Package} ${Version}", "libc6-dev"]);
-    let libc = output(&mut query).ok().and_then(|line| {
+    let libc = read_output(&mut query).ok().and_then(|line| {
         let (name, version) = line.split_once(' ')?;
         let url = format!("pkg:deb/debian/{name}@{}", version.replace('+', "%2B"));
         Some(library(name, version, &url))
@@ -143,8 +143,8 @@ mod tests {
     #[test]
     fn the_bill_of_this_commit_has_a_checksum_and_a_license_for_each_crate() {
         let source = ImageSource::of_commit("0123456789abcdef0123456789abcdef01234567", 0);
-        let bill = list(&source).unwrap();
-        assert_eq!(bill, list(&source).unwrap(), "the same commit gives the same bytes");
+        let bill = list_materials(&source).unwrap();
+        assert_eq!(bill, list_materials(&source).unwrap(), "the same commit gives the same bytes");
         let bill: Value = serde_json::from_slice(&bill).unwrap();
         let components = bill["components"].as_array().unwrap();
         let name = |component: &Value| component["name"].as_str().unwrap().to_owned();

@@ -21,7 +21,10 @@ use anyhow::{Context, Result, ensure};
 use clap::Args;
 
 use crate::packages;
-use crate::process::{cargo, ensure_replaceable, is_root, root as repository, run_command, target};
+use crate::process::{
+    cargo, ensure_replaceable, is_root, repository_root as repository, run_command,
+    target_directory,
+};
 use crate::test;
 pub use archive::LayerArchive;
 use layout::Image;
@@ -58,7 +61,7 @@ pub struct ImageOptions {
 
 /// Where the image is without `--output`.
 pub fn default_directory() -> PathBuf {
-    target().join("image")
+    target_directory().join("image")
 }
 
 pub fn build_image(options: &ImageOptions) -> Result<()> {
@@ -102,7 +105,8 @@ pub fn build_image(options: &ImageOptions) -> Result<()> {
     fs::write(&licences, &notices).with_context(|| licences.display().to_string())?;
     let bill = directory.join("millrace.cdx.json");
     if options.program.is_none() {
-        fs::write(&bill, materials::list(&source)?).with_context(|| bill.display().to_string())?;
+        fs::write(&bill, materials::list_materials(&source)?)
+            .with_context(|| bill.display().to_string())?;
     }
 
     let copy = directory.join("millrace");
@@ -166,7 +170,7 @@ fn assemble(program: &Path, source: &ImageSource, name: &str, notices: &str) -> 
     let content = fs::read(program).with_context(|| program.display().to_string())?;
     program::check_is_static(&content).with_context(|| program.display().to_string())?;
     let mut layer = LayerArchive::new(Vec::new(), source.time);
-    root::fill(&mut layer, &content, notices)?;
+    root::add_files(&mut layer, &content, notices)?;
     let layer = layer.finish()?;
     Image::new(&layer, name, &source.labels())
 }

@@ -10,7 +10,7 @@ use serde_json::Value;
 use spdx::{Expression, LicenseId, ParseMode};
 
 use super::materials::linked_crates;
-use crate::process::{cargo, output, root};
+use crate::process::{cargo, read_output, repository_root};
 
 const HEAD: &str = "\
 Millrace is licensed under Apache-2.0. The program contains the following software of others. Of these, the GNU C
@@ -45,7 +45,7 @@ pub fn collect_notices() -> Result<String> {
         }
     }
     let mut rust = Command::new("rustc");
-    let sysroot = output(rust.args(["--print", "sysroot"]))?;
+    let sysroot = read_output(rust.args(["--print", "sysroot"]))?;
     let standard = Path::new(sysroot.trim()).join("share/doc/rust");
     let licences_of_rust = standard_library_texts(&standard)?;
     ensure!(
@@ -74,8 +74,8 @@ fn packages() -> Result<BTreeMap<(String, String), (PathBuf, String)>> {
     let mut folders = BTreeMap::new();
     // The BPF programs are no member of the workspace's default builds, but of its lock file.
     let mut command = cargo();
-    command.current_dir(root()).args(["metadata", "--locked", "--format-version", "1"]);
-    let metadata: Value = serde_json::from_str(&output(&mut command)?)?;
+    command.current_dir(repository_root()).args(["metadata", "--locked", "--format-version", "1"]);
+    let metadata: Value = serde_json::from_str(&read_output(&mut command)?)?;
     let packages = metadata["packages"].as_array().context("cargo metadata lists no packages")?;
     for package in packages {
         let text = |field: &str| package[field].as_str().unwrap_or_default().to_owned();

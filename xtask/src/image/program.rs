@@ -8,15 +8,15 @@ use object::read::elf::{ElfFile64, ProgramHeader};
 
 use crate::ebpf;
 use crate::paths;
-use crate::process::{cargo, run_command, target};
+use crate::process::{cargo, run_command, target_directory};
 
 /// Builds the agent, which reports this version, and the BPF object that it embeds.
 pub fn build_static_program(version: &str) -> Result<PathBuf> {
     ebpf::build_objects(&ebpf::EbpfOptions::default())?;
-    let folder = target().join("image");
-    let triple = triple();
+    let folder = target_directory().join("image");
+    let triple = target_triple();
     let mut flags = vec!["-Ctarget-feature=+crt-static".to_owned()];
-    flags.extend(paths::remapping()?);
+    flags.extend(paths::remap_flags()?);
     let mut command = cargo();
     // With an explicit target, the flags do not apply to build scripts.
     command
@@ -33,7 +33,7 @@ pub fn build_static_program(version: &str) -> Result<PathBuf> {
 }
 
 /// The target that the agent is built for.
-pub fn triple() -> String {
+pub fn target_triple() -> String {
     format!("{}-unknown-linux-gnu", std::env::consts::ARCH)
 }
 

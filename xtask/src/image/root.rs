@@ -6,7 +6,7 @@ use std::io::Write;
 use anyhow::{Context, Result};
 
 use super::archive::LayerArchive;
-use crate::process::root;
+use crate::process::repository_root;
 
 /// Path of the program, also the image's entry point.
 pub const PROGRAM: &str = "usr/bin/millrace";
@@ -26,13 +26,17 @@ pub const NOTICES: &str = "THIRD-PARTY-NOTICES.txt";
 
 /// Adds files in the order of their paths. No public certificate authorities: a pod gets those of
 /// its cluster.
-pub fn fill<W: Write>(layer: &mut LayerArchive<W>, program: &[u8], notices: &str) -> Result<()> {
+pub fn add_files<W: Write>(
+    layer: &mut LayerArchive<W>,
+    program: &[u8],
+    notices: &str,
+) -> Result<()> {
     for (path, content) in FILES {
         layer.file(path, 0o644, content.as_bytes())?;
     }
     layer.file(PROGRAM, 0o755, program)?;
     for name in LICENCES {
-        let path = root().join(name);
+        let path = repository_root().join(name);
         let text = fs::read(&path).with_context(|| path.display().to_string())?;
         layer.file(&format!("usr/share/doc/millrace/{name}"), 0o644, &text)?;
     }

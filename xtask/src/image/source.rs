@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 use jiff::Timestamp;
 
 use super::layout::Labels;
-use crate::process::{output, root as repository};
+use crate::process::{read_output, repository_root};
 
 /// Of the workspace: its only place is the Cargo.toml at the root.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -28,7 +28,7 @@ pub struct ImageSource {
 impl ImageSource {
     pub fn find() -> Result<Self> {
         let git = |arguments: &[&str]| {
-            output(Command::new("git").current_dir(repository()).args(arguments)).ok()
+            read_output(Command::new("git").current_dir(repository_root()).args(arguments)).ok()
         };
         let commit = git(&["log", "--max-count=1", "--format=%H %ct"]);
         let commit = commit.as_deref().and_then(|line| line.split_once(' '));

@@ -10,7 +10,7 @@ use anyhow::{Context, Result, ensure};
 use super::cpio::CpioArchive;
 use super::kernel::Kernel;
 use crate::packages;
-use crate::process::{find, output, root, target};
+use crate::process::{find_program, read_output, repository_root, target_directory};
 use crate::programs::{self, Program};
 
 /// A module of a test program in `tests/tests`.
@@ -105,7 +105,7 @@ pub fn build_machine_image(
     let lines = tests.iter().map(line).collect();
     archive.file(&format!("{DIRECTORY}/tests"), list(lines).as_bytes())?;
 
-    let built = target().join("debug");
+    let built = target_directory().join("debug");
     add_stripped(&mut archive, &built.join("vm_init"), &format!("{DIRECTORY}/init"))?;
     add_stripped(&mut archive, &built.join("millrace"), &format!("{DIRECTORY}/millrace"))?;
     // Tests contain the path of this program from their compilation.
@@ -123,7 +123,7 @@ pub fn build_machine_image(
 
     let others = packages::DEMO.into_iter().chain(packages::NODES).map(|(program, _)| program);
     for program in PROGRAMS.into_iter().chain(others) {
-        let path = find(program).with_context(|| format!("there is no {program} here"))?;
+        let path = find_program(program).with_context(|| format!("there is no {program} here"))?;
         archive.copy(&path, &format!("/usr/bin/{program}"))?;
         add_libraries(&mut archive, &path)?;
     }
@@ -143,10 +143,10 @@ fn path_of(name: &str, built: &[Program]) -> Result<PathBuf> {
 
 /// Adds a program without debug information, which is most of it.
 fn add_stripped(archive: &mut CpioArchive, program: &Path, to: &str) -> Result<()> {
-    let stripped = root().join("target/vm/stripped");
+    let stripped = repository_root().join("target/vm/stripped");
     let mut strip = Command::new("strip");
     strip.arg("--strip-debug").arg("-o").args([&stripped, program]);
-    let smaller = output(&mut strip).is_ok();
+    let smaller = read_output(&mut strip).is_ok();
     archive.copy(if smaller { &stripped } else { program }, to)?;
     add_libraries(archive, program)
 }
@@ -154,7 +154,7 @@ fn add_stripped(archive: &mut CpioArchive, program: &Path, to: &str) -> Result<(
 /// Adds a program's libraries under the paths where the program looks for them.
 fn add_libraries(archive: &mut CpioArchive, program: &Path) -> Result<()> {
     // ldd fails for scripts and static programs, which need no libraries.
-    let listing = output(Command::new("ldd").arg(program)).unwrap_or_default();
+    let listing = read_output(Command::new("ldd").arg(program)).unwrap_or_default();
     for path in libraries(&listing) {
         archive.copy(Path::new(path), path)?;
     }
@@ -170,7 +170,7 @@ fn libraries(listing: &str) -> impl Iterator<Item = &str> {
 
 /// Adds files that tests read, under their paths on this machine.
 fn add_manifests(archive: &mut CpioArchive) -> Result<()> {
-    let directory = root().join("tests/manifests");
+    let directory = repository_root().join("tests/manifests");
     for entry in std::fs::read_dir(&directory).with_context(|| directory.display().to_string())? {
         let path = entry?.path();
         archive.copy(&path, &path.to_string_lossy())?;

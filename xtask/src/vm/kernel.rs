@@ -8,7 +8,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 
 use crate::packages;
-use crate::process::{find, is_missing, output};
+use crate::process::{find_program, is_missing, read_output};
 
 pub struct Kernel {
     pub image: PathBuf,
@@ -44,7 +44,7 @@ fn unpack(package: &Path, to: &Path) -> Result<()> {
         return Ok(());
     }
     remove(to)?;
-    output(Command::new("dpkg-deb").arg("--extract").args([package, to]))?;
+    read_output(Command::new("dpkg-deb").arg("--extract").args([package, to]))?;
     fs::write(&stamp, identity).with_context(|| stamp.display().to_string())
 }
 
@@ -67,10 +67,10 @@ fn packages_in(directory: &Path) -> Result<Vec<PathBuf>> {
 /// Downloads the newest package with apt. Installs nothing.
 fn download(directory: &Path) -> Result<PathBuf> {
     let mut name = None;
-    if find("apt-get").is_some() {
+    if find_program("apt-get").is_some() {
         name = newest()?;
         if name.is_none() {
-            packages::update()?;
+            packages::update_package_lists()?;
             name = newest()?;
         }
     }
@@ -85,10 +85,11 @@ fn download(directory: &Path) -> Result<PathBuf> {
     let begun = directory.join("download");
     remove(&begun)?;
     fs::create_dir_all(&begun).with_context(|| begun.display().to_string())?;
-    let download = || output(Command::new("apt-get").args(["download", &name]).current_dir(&begun));
+    let download =
+        || read_output(Command::new("apt-get").args(["download", &name]).current_dir(&begun));
     if download().is_err() {
         // The package lists may be outdated.
-        packages::update()?;
+        packages::update_package_lists()?;
         download().with_context(|| format!("{name} can't be downloaded"))?;
     }
     let complete = packages_in(&begun)?.pop().with_context(|| {
@@ -101,7 +102,7 @@ fn download(directory: &Path) -> Result<PathBuf> {
 
 /// The newest by version number.
 fn newest() -> Result<Option<String>> {
-    let listed = output(Command::new("apt-cache").args(["search", "--names-only", NAMES]))?;
+    let listed = read_output(Command::new("apt-cache").args(["search", "--names-only", NAMES]))?;
     let names = listed.lines().filter_map(|line| line.split_whitespace().next());
     Ok(names.max_by_key(|name| numbers(name)).map(str::to_owned))
 }

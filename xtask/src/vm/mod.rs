@@ -17,7 +17,7 @@ use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use clap::builder::PossibleValuesParser;
 
-use crate::process::{find, root};
+use crate::process::{find_program, repository_root};
 use crate::{ebpf, packages, programs};
 
 use image::Test;
@@ -98,8 +98,8 @@ pub fn test_in_machine(options: &VmTestOptions) -> Result<()> {
     for (program, package) in
         [(QEMU, "qemu-system-x86"), ("wg", "wireguard-tools"), ("ipvsadm", "ipvsadm")]
     {
-        if find(program).is_none() {
-            packages::install(&[package])
+        if find_program(program).is_none() {
+            packages::install_packages(&[package])
                 .with_context(|| format!("the virtual machine needs {program}"))?;
         }
     }
@@ -107,7 +107,7 @@ pub fn test_in_machine(options: &VmTestOptions) -> Result<()> {
         ebpf::build_objects(&ebpf::EbpfOptions::default())?;
         programs::build_programs()?;
     }
-    let directory = root().join("target/vm");
+    let directory = repository_root().join("target/vm");
     fs::create_dir_all(&directory).with_context(|| directory.display().to_string())?;
     let kernel = kernel::ensure_kernel(&directory, options.kernel.as_deref())?;
     let wanted = |test: &&Test| match options.only.as_slice() {
@@ -178,7 +178,7 @@ mod tests {
     #[test]
     fn filters_name_tests_that_exist() -> Result<()> {
         for test in &TESTS {
-            let path = root().join("tests/tests").join(test.program).join(test.module);
+            let path = repository_root().join("tests/tests").join(test.program).join(test.module);
             let path = path.with_extension("rs");
             let code = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
             let functions: Vec<&str> =

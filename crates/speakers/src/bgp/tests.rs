@@ -7,7 +7,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use fuzz::bgp::router::{RawRouter, apply, open};
+use fuzz::bgp::router::{RawRouter, apply_update, open_and_keepalive};
 use ipnet::IpNet;
 use lb_bgp::session::PeerAs;
 use lb_bgp::table::AddressAnnouncement;
@@ -190,7 +190,7 @@ fn a_peer_that_never_reads_delays_nobody_and_gets_the_latest_state() {
     // The highest prefix is written last. All others are withdrawn by then.
     let mut held = BTreeSet::new();
     while held.last() != Some(&LAST_PREFIX) {
-        apply(&router.next(MessageKind::Update).unwrap(), &mut held);
+        apply_update(&router.next(MessageKind::Update).unwrap(), &mut held);
     }
     assert_eq!(held.len(), 1);
 }
@@ -221,7 +221,7 @@ fn a_peer_that_closes_at_once_is_tried_again_with_pauses() {
 fn a_pause_ends_no_session_with_a_peer_that_lives() {
     let world = World::start();
     let mut router = RawRouter::new(world.accept());
-    let mut octets = open(64_513);
+    let mut octets = open_and_keepalive(64_513);
     // The hold time: 3 s.
     octets[22..24].copy_from_slice(&[0, 3]);
     router.stream.write_all(&octets).unwrap();

@@ -7,8 +7,8 @@ use clap::Args;
 use lb_announce::AddressView;
 use serde::Serialize;
 
-use super::options::check;
-use crate::cli::output::{self, Output, Row, age, some};
+use super::options::check_readable;
+use crate::cli::output::{self, Output, Row, format_age, list_first};
 
 pub const EXAMPLES: &str = "\
 Examples:
@@ -37,11 +37,11 @@ struct Announcement {
 }
 
 pub fn show_announcements(options: &Announcements, pin_path: &Path) -> Result<()> {
-    check(pin_path)?;
-    output::show(&options.output, || read(pin_path))
+    check_readable(pin_path)?;
+    output::show_rows(&options.output, || read_announcements(pin_path))
 }
 
-fn read(pin_path: &Path) -> Result<Vec<Announcement>> {
+fn read_announcements(pin_path: &Path) -> Result<Vec<Announcement>> {
     let Some(report) = lb_status::ask_agent(pin_path)? else {
         bail!(
             "no agent answers in this network namespace. Its kernel may still announce addresses: \
@@ -70,10 +70,10 @@ impl Row for Announcement {
         let text = |value: Option<String>| value.unwrap_or_else(|| "-".to_owned());
         vec![
             address.to_string(),
-            some(services),
+            list_first(services),
             self.interface.clone(),
             text(holder.clone()),
-            text(held_seconds.map(age)),
+            text(held_seconds.map(format_age)),
             text(epoch.map(|epoch| epoch.to_string())),
             text(why_not_here.clone()),
         ]

@@ -6,7 +6,7 @@ use anyhow::Result;
 use lb_inspect::ListedBackend;
 
 use super::options::Named;
-use crate::cli::output::{Row, some};
+use crate::cli::output::{Row, list_first};
 
 pub const EXAMPLES: &str = "\
 Examples:
@@ -58,9 +58,9 @@ impl Row for ListedBackend {
             self.protocol.to_owned(),
             self.state.to_owned(),
             node,
-            some(&services),
+            list_first(&services),
             self.traffic.new_flows.to_string(),
-            some(&shares),
+            list_first(&shares),
             self.traffic.forward_packets.to_string(),
             self.traffic.reverse_packets.to_string(),
             self.traffic.forward_bytes.to_string(),

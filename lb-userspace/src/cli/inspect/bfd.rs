@@ -7,8 +7,8 @@ use clap::Args;
 use lb_speakers::bfd::BfdView;
 
 use super::bgp::{read_bgp, seconds_since};
-use super::options::check;
-use crate::cli::output::{self, Output, Row, age};
+use super::options::check_readable;
+use crate::cli::output::{self, Output, Row, format_age};
 
 pub const EXAMPLES: &str = "\
 Examples:
@@ -31,8 +31,8 @@ pub struct Bfd {
 }
 
 pub fn show_bfd(options: &Bfd, pin_path: &Path) -> Result<()> {
-    check(pin_path)?;
-    output::show(&options.output, || {
+    check_readable(pin_path)?;
+    output::show_rows(&options.output, || {
         let mut sessions = read_bgp(pin_path)?.bfd;
         if let Some(name) = &options.peer {
             sessions.retain(|session| session.name == *name);
@@ -74,7 +74,7 @@ impl Row for BfdView {
             if self.multihop { format!("{} (multihop)", self.peer) } else { self.peer.clone() },
             self.local.clone(),
             self.state.clone(),
-            age(seconds_since(self.since)),
+            format_age(seconds_since(self.since)),
             format!("{}ms", self.detection_time_ms),
             if self.in_kernel { "kernel" } else { "agent" }.to_owned(),
             self.downs.to_string(),

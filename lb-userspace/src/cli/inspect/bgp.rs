@@ -9,8 +9,10 @@ use jiff::Timestamp;
 use lb_speakers::bgp::{BgpView, PeerView, RouteView};
 use serde::Serialize;
 
-use super::options::check;
-use crate::cli::output::{self, Output, OutputFormat, Row, age, align_all, print_document, write};
+use super::options::check_readable;
+use crate::cli::output::{
+    self, Output, OutputFormat, Row, align_all, format_age, print_document, write_text,
+};
 
 pub const EXAMPLES: &str = "\
 Examples:
@@ -42,9 +44,9 @@ struct Detail {
 }
 
 pub fn show_bgp(options: &Bgp, pin_path: &Path) -> Result<()> {
-    check(pin_path)?;
+    check_readable(pin_path)?;
     let Some(name) = &options.peer else {
-        return output::show(&options.output, || Ok(read_bgp(pin_path)?.peers));
+        return output::show_rows(&options.output, || Ok(read_bgp(pin_path)?.peers));
     };
     let BgpView { peers, mut routes, .. } = read_bgp(pin_path)?;
     let peer = peers.into_iter().find(|peer| peer.name == *name);
@@ -55,8 +57,8 @@ pub fn show_bgp(options: &Bgp, pin_path: &Path) -> Result<()> {
     let detail = Detail { peer, routes };
     match options.output.format {
         OutputFormat::Json | OutputFormat::Yaml => print_document(&detail, options.output.format),
-        OutputFormat::Name => write(&format!("{name}\n")),
-        OutputFormat::Table | OutputFormat::Wide => write(&described(&detail)),
+        OutputFormat::Name => write_text(&format!("{name}\n")),
+        OutputFormat::Table | OutputFormat::Wide => write_text(&described(&detail)),
     }
 }
 
@@ -101,7 +103,7 @@ impl Row for PeerView {
             address,
             text(self.peer_asn.map(|number| number.to_string())),
             if self.draining { format!("{} (draining)", self.state) } else { self.state.clone() },
-            age(seconds_since(self.since)),
+            format_age(seconds_since(self.since)),
             self.prefixes_advertised.to_string(),
             self.messages_received.to_string(),
             self.messages_sent.to_string(),
@@ -131,7 +133,7 @@ fn described(detail: &Detail) -> String {
     };
     let or_dash = |value: Option<String>| value.unwrap_or_else(|| "-".to_owned());
     line("Peer", &format!("{} ({})", peer.name, peer.peer));
-    line("State", &format!("{} for {}", peer.state, age(seconds_since(peer.since))));
+    line("State", &format!("{} for {}", peer.state, format_age(seconds_since(peer.since))));
     line("Last failure", peer.last_failure.as_deref().unwrap_or("none"));
     let addresses = peer.local_address.iter().zip(&peer.peer_address);
     let addresses = addresses.map(|(local, other)| format!("{local} -> {other}")).next();

@@ -6,7 +6,7 @@ use anyhow::Result;
 use clap::Args;
 use serde::Serialize;
 
-use super::options::open;
+use super::options::open_tables;
 use crate::cli::output::{self, Output, Row};
 
 pub const EXAMPLES: &str = "\
@@ -30,8 +30,8 @@ struct Counter {
 }
 
 pub fn show_counters(options: &Counters, pin_path: &Path) -> Result<()> {
-    let tables = open(pin_path)?;
-    output::show(&options.output, || {
+    let tables = open_tables(pin_path)?;
+    output::show_rows(&options.output, || {
         let counted = tables.reasons()?.into_iter();
         Ok(counted.map(|(reason, packets)| Counter { reason: reason.name(), packets }).collect())
     })

@@ -11,7 +11,7 @@ use lb_inspect::{
 };
 use lb_kernel::{Tables, read_clock};
 
-use super::options::{Namespaces, open, read};
+use super::options::{Namespaces, open_tables, read_tables};
 use crate::cli::output::{self, Output, OutputFormat, Row};
 
 pub const EXAMPLES: &str = "\
@@ -63,7 +63,7 @@ fn clients(text: &str) -> Result<IpNet, String> {
 }
 
 pub fn show_flows(options: &Flows, pin_path: &Path) -> Result<()> {
-    let tables = open(pin_path)?;
+    let tables = open_tables(pin_path)?;
     let filter = Filter {
         client: options.client,
         backend: options.backend,
@@ -73,8 +73,8 @@ pub fn show_flows(options: &Flows, pin_path: &Path) -> Result<()> {
     if options.count {
         return print_counts(&count(&tables, &filter)?, &options.output);
     }
-    output::show(&options.output, || {
-        let origins = FlowOwners::of(&read(&tables)?);
+    output::show_rows(&options.output, || {
+        let origins = FlowOwners::of(&read_tables(&tables)?);
         Ok(lb_inspect::list_flows(records(&tables), &filter, &origins, read_clock()?))
     })
 }
@@ -89,7 +89,7 @@ fn count(tables: &Tables, filter: &Filter) -> Result<FlowCounts> {
     // Names are needed only to select Services.
     let origins = match filter.service.is_everything() {
         true => FlowOwners::default(),
-        false => FlowOwners::of(&read(tables)?),
+        false => FlowOwners::of(&read_tables(tables)?),
     };
     Ok(lb_inspect::count_flows(records(tables), filter, &origins))
 }
@@ -103,7 +103,7 @@ fn records(tables: &Tables) -> impl Iterator<Item = FlowRecord> + '_ {
 fn print_counts(counts: &FlowCounts, output: &Output) -> Result<()> {
     match output.format {
         OutputFormat::Table | OutputFormat::Wide | OutputFormat::Name => {
-            output::show(output, || Ok(count_rows(counts)))
+            output::show_rows(output, || Ok(count_rows(counts)))
         }
         format => output::print_document(counts, format),
     }

@@ -6,7 +6,7 @@ use anyhow::Result;
 use lb_inspect::Frontend;
 
 use super::options::Named;
-use crate::cli::output::{Row, some};
+use crate::cli::output::{Row, list_first};
 
 pub const EXAMPLES: &str = "\
 Examples:
@@ -44,7 +44,7 @@ impl Row for Frontend {
             self.kind.to_owned(),
             self.address.clone(),
             self.protocol.to_owned(),
-            some(&self.backends),
+            list_first(&self.backends),
             self.port.clone(),
             self.traffic.new_flows.to_string(),
             self.traffic.forward_packets.to_string(),

@@ -7,8 +7,8 @@ use anyhow::{Result, bail};
 use clap::Args;
 use lb_inspect::{Selector, Spread, list_spreads};
 
-use super::options::{Namespaces, open, read};
-use crate::cli::output::{OutputFormat, align_all, print_document, write};
+use super::options::{Namespaces, open_tables, read_tables};
+use crate::cli::output::{OutputFormat, align_all, print_document, write_text};
 
 pub const EXAMPLES: &str = "\
 Examples:
@@ -45,7 +45,7 @@ enum MaglevFormat {
 
 pub fn show_maglev(options: &Maglev, pin_path: &Path) -> Result<()> {
     let meant = options.namespaces.of(options.service.as_ref());
-    let found = list_spreads(&read(&open(pin_path)?)?, &meant);
+    let found = list_spreads(&read_tables(&open_tables(pin_path)?)?, &meant);
     if found.is_empty() && options.service.is_some() {
         bail!("Service {meant} is not programmed or has no backends; see `millrace services`");
     }
@@ -54,7 +54,7 @@ pub fn show_maglev(options: &Maglev, pin_path: &Path) -> Result<()> {
         MaglevFormat::Yaml => print_document(&found, OutputFormat::Yaml),
         MaglevFormat::Table => {
             let text: Vec<String> = found.iter().map(described).collect();
-            write(&text.join("\n"))
+            write_text(&text.join("\n"))
         }
     }
 }

@@ -52,9 +52,9 @@ impl Named {
         pin_path: &Path,
         find: impl Fn(&Reading, &Selector) -> Vec<T>,
     ) -> Result<()> {
-        let tables = open(pin_path)?;
+        let tables = open_tables(pin_path)?;
         let meant = self.meant();
-        output::show(&self.output, || self.found(find(&read(&tables)?, &meant)))
+        output::show_rows(&self.output, || self.found(find(&read_tables(&tables)?, &meant)))
     }
 
     /// A Service given by name must exist, except with `--watch`, which waits for it.
@@ -72,7 +72,7 @@ impl Named {
 }
 
 /// Fails unless there is a data plane that this user may read.
-pub fn check(pin_path: &Path) -> Result<()> {
+pub fn check_readable(pin_path: &Path) -> Result<()> {
     match pin_path.metadata() {
         Ok(_) => Ok(()),
         Err(error) if error.kind() == ErrorKind::PermissionDenied => {
@@ -85,12 +85,12 @@ pub fn check(pin_path: &Path) -> Result<()> {
     }
 }
 
-pub fn open(pin_path: &Path) -> Result<Tables> {
-    check(pin_path)?;
+pub fn open_tables(pin_path: &Path) -> Result<Tables> {
+    check_readable(pin_path)?;
     check_schema(pin_path)?;
     Tables::open(|name| pin_path.join(name))
 }
 
-pub fn read(tables: &Tables) -> Result<Reading> {
+pub fn read_tables(tables: &Tables) -> Result<Reading> {
     Reading::of(tables).context("cannot read the maps")
 }

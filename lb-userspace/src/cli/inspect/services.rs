@@ -7,7 +7,7 @@ use anyhow::Result;
 use lb_inspect::{ListedPort, ListedService, Traffic, TunnelNodes};
 
 use super::options::Named;
-use crate::cli::output::{Row, some};
+use crate::cli::output::{Row, list_first};
 
 pub const EXAMPLES: &str = "\
 Examples:
@@ -61,15 +61,15 @@ impl Row for ListedService {
         vec![
             self.namespace.clone(),
             self.name.clone(),
-            some(&addresses),
-            some(&distinct(self, ports)),
+            list_first(&addresses),
+            list_first(&distinct(self, ports)),
             backends.len().to_string(),
             traffic.new_flows.to_string(),
-            some(&distinct(self, |port| port.internal_traffic_policy.to_owned())),
-            some(&distinct(self, |port| port.external_traffic_policy.to_owned())),
-            some(&distinct(self, affinity)),
-            some(&distinct(self, forwarding)),
-            some(&distinct(self, |port| port.cluster_pool.checksum.clone())),
+            list_first(&distinct(self, |port| port.internal_traffic_policy.to_owned())),
+            list_first(&distinct(self, |port| port.external_traffic_policy.to_owned())),
+            list_first(&distinct(self, affinity)),
+            list_first(&distinct(self, forwarding)),
+            list_first(&distinct(self, |port| port.cluster_pool.checksum.clone())),
             traffic.forward_packets.to_string(),
             traffic.reverse_packets.to_string(),
             traffic.forward_bytes.to_string(),

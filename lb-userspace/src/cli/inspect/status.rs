@@ -15,8 +15,8 @@ use lb_inspect::{Fill, FlowPhase, Severity, Status, StatusFindings};
 use lb_kernel::Tables;
 use lb_speakers::bgp::BgpView;
 
-use super::options::{check, open};
-use crate::cli::output::{OutputFormat, print_document, write};
+use super::options::{check_readable, open_tables};
+use crate::cli::output::{OutputFormat, print_document, write_text};
 
 pub const EXAMPLES: &str = "\
 Examples:
@@ -49,7 +49,7 @@ enum StatusFormat {
 pub fn show_status(options: &StatusOptions, pin_path: &Path) -> Result<ExitCode> {
     let status = Status::of(find(pin_path)?);
     match options.output {
-        StatusFormat::Table => write(&described(&status))?,
+        StatusFormat::Table => write_text(&described(&status))?,
         StatusFormat::Json => print_document(&status, OutputFormat::Json)?,
         StatusFormat::Yaml => print_document(&status, OutputFormat::Yaml)?,
     }
@@ -58,11 +58,11 @@ pub fn show_status(options: &StatusOptions, pin_path: &Path) -> Result<ExitCode>
 
 fn find(pin_path: &Path) -> Result<StatusFindings> {
     // Reports a missing data plane or missing permission.
-    check(pin_path)?;
+    check_readable(pin_path)?;
     let survey = lb_kernel::survey_pins(pin_path)?;
     // Missing maps are a problem that the status reports.
     let is_complete = survey.maps.iter().all(|map| map.capacity.is_some());
-    let used = if is_complete { used(&open(pin_path)?)? } else { BTreeMap::new() };
+    let used = if is_complete { used(&open_tables(pin_path)?)? } else { BTreeMap::new() };
     let report = lb_status::ask_agent(pin_path).map_err(|error| format!("{error:#}"));
     let features = lb_kernel::probe_features()?;
     Ok(StatusFindings { pin_path: pin_path.display().to_string(), survey, features, used, report })

@@ -10,7 +10,7 @@ use clap::{Arg, ArgMatches, Args, Command, FromArgMatches};
 use super::declared::Configuration;
 use super::file::{self, File};
 use super::problem::{Problem, Problems};
-use super::validate::conflicts;
+use super::validate::find_conflicts;
 use super::{FILE, all, name, variable};
 
 /// The configuration, and the sources of its settings.
@@ -43,7 +43,7 @@ impl Display for SettingSource {
         match self {
             Self::Flag => f.write_str("flag"),
             Self::Variable(name) => write!(f, "${name}"),
-            Self::File(path, line) => f.write_str(&file::location(path, *line)),
+            Self::File(path, line) => f.write_str(&file::describe_location(path, *line)),
             Self::Default => f.write_str("default"),
         }
     }
@@ -51,23 +51,23 @@ impl Display for SettingSource {
 
 /// Resolves the arguments of a command with some settings. The other settings have their
 /// defaults, but the file may contain them.
-pub fn resolve(matches: &ArgMatches, added: &[Arg]) -> Result<Effective, Problems> {
+pub fn resolve_settings(matches: &ArgMatches, added: &[Arg]) -> Result<Effective, Problems> {
     let mut problems = Vec::new();
     let path = matches.get_one::<PathBuf>(FILE).cloned();
-    let file = path.as_deref().map(|path| file::read(path, &mut problems)).unwrap_or_default();
+    let file = path.as_deref().map(|path| file::read_file(path, &mut problems)).unwrap_or_default();
     let settings: Vec<(Arg, EffectiveSetting)> =
         all().into_iter().map(|arg| (arg.clone(), layered(&arg, matches, added, &file))).collect();
 
     // Invalid settings are left out, so that the others can be checked.
     let (right, wrong): (Vec<_>, Vec<_>) = settings
         .iter()
-        .map(|(arg, setting)| (setting, check(arg, setting)))
+        .map(|(arg, setting)| (setting, check_setting(arg, setting)))
         .partition(|(_, problem)| problem.is_none());
     problems.extend(wrong.into_iter().filter_map(|(_, problem)| problem));
     let right: Vec<&EffectiveSetting> = right.into_iter().map(|(setting, _)| setting).collect();
     match typed(&right) {
         Ok(configuration) => {
-            problems.extend(conflicts(&configuration).into_iter().map(|(name, reason)| {
+            problems.extend(find_conflicts(&configuration).into_iter().map(|(name, reason)| {
                 let setting = right.iter().find(|setting| setting.name == name);
                 let given = setting.map(|setting| (setting.values.join(","), setting.origin()));
                 Problem { setting: name.to_owned(), given, reason }
@@ -136,7 +136,7 @@ impl EffectiveSetting {
 }
 
 /// Checks one setting; the message is its parser's.
-fn check(arg: &Arg, setting: &EffectiveSetting) -> Option<Problem> {
+fn check_setting(arg: &Arg, setting: &EffectiveSetting) -> Option<Problem> {
     if setting.source == SettingSource::Default {
         return None;
     }

@@ -1,5 +1,5 @@
 use super::*;
-use crate::config::{FILE, add, settings};
+use crate::config::{FILE, add_settings, settings_of};
 
 /// The settings of some flags and a file's text.
 fn of(flags: &[&str], file: &str) -> Result<Effective, Problems> {
@@ -8,13 +8,13 @@ fn of(flags: &[&str], file: &str) -> Result<Effective, Problems> {
     std::fs::write(&path, file).expect("temporary files can be written");
     let option = Arg::new(FILE).long(FILE).value_parser(clap::value_parser!(PathBuf));
     // Environment variables of the user who runs the tests are ignored.
-    let settings = settings::<Configuration>();
-    let command = add(Command::new("settings").no_binary_name(true), &settings)
+    let settings = settings_of::<Configuration>();
+    let command = add_settings(Command::new("settings").no_binary_name(true), &settings)
         .mut_args(|arg| arg.env(None::<&'static str>))
         .arg(option);
     let named = format!("--{FILE}={}", path.display());
     let flags = flags.iter().copied().chain([named.as_str()]);
-    resolve(&command.try_get_matches_from(flags).expect("the flags exist"), &settings)
+    resolve_settings(&command.try_get_matches_from(flags).expect("the flags exist"), &settings)
 }
 
 fn problems(flags: &[&str], file: &str) -> Vec<String> {
@@ -116,7 +116,7 @@ fn a_file_that_is_not_there_is_named() {
     let option = Arg::new(FILE).long(FILE).value_parser(clap::value_parser!(PathBuf));
     let command = Command::new("settings").no_binary_name(true).arg(option);
     let matches = command.try_get_matches_from(["--config=/nowhere/m.yaml"]).expect("it exists");
-    let problems = resolve(&matches, &[]).expect_err("there is no such file").to_string();
+    let problems = resolve_settings(&matches, &[]).expect_err("there is no such file").to_string();
     assert!(
         problems.contains("/nowhere/m.yaml") && problems.contains("No such file"),
         "{problems}"
@@ -130,13 +130,13 @@ fn a_command_takes_no_notice_of_settings_of_others() {
     let path = directory.path().join("m.yaml");
     std::fs::write(&path, "max-flows: 3\npin-path: /sys/fs/bpf/a\n").expect("it can be written");
     let option = Arg::new(FILE).long(FILE).value_parser(clap::value_parser!(PathBuf));
-    let settings = settings::<crate::config::Common>();
-    let command = add(Command::new("settings").no_binary_name(true), &settings)
+    let settings = settings_of::<crate::config::Common>();
+    let command = add_settings(Command::new("settings").no_binary_name(true), &settings)
         .mut_args(|arg| arg.env(None::<&'static str>))
         .args([option, Arg::new("devices").long("devices")]);
     let flags = [&format!("--{FILE}={}", path.display()), "--devices=no/device"];
     let matches = command.try_get_matches_from(flags).expect("the flags exist");
-    let configuration = resolve(&matches, &settings).expect("it is right").configuration;
+    let configuration = resolve_settings(&matches, &settings).expect("it is right").configuration;
     assert_eq!(configuration.common.pin_path, PathBuf::from("/sys/fs/bpf/a"));
     assert_eq!(configuration.agent.max_flows, None);
 }
@@ -147,7 +147,7 @@ fn lists_are_plural_and_switches_begin_with_a_verb() {
     const VERBS: [&str; 7] = ["accept", "allow", "cleanup", "merge", "require", "serve", "update"];
     // The API server's name for it.
     const SINGULAR: [&str; 1] = ["service-cluster-ip-range"];
-    for setting in settings::<Configuration>() {
+    for setting in settings_of::<Configuration>() {
         let name = name(&setting);
         if file::takes_many(&setting) {
             assert!(name.ends_with('s') || SINGULAR.contains(&name), "{name} is a list");

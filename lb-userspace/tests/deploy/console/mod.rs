@@ -191,7 +191,7 @@ fn check_arguments(words: &[String], inside: &Path) {
     let (program, arguments) = words.split_first().unwrap();
     match program.as_str() {
         "millrace" => {
-            let parsed = lb_userspace::cli::command().try_get_matches_from(words);
+            let parsed = lb_userspace::cli::command_line().try_get_matches_from(words);
             if let Err(error) = parsed {
                 assert_eq!(error.kind(), ErrorKind::DisplayVersion, "{command}: {error}");
             }

@@ -9,8 +9,8 @@ use aya::maps::{HashMap, Map, MapData};
 use aya::programs::{TestRun, TestRunOptions, TestRunResult};
 use aya::util::nr_cpus;
 use fuzz::{
-    Hook, PipelineFate, PipelineOutcome, TableChange, TransportAddress, announced, announcement,
-    damaged_return, destination_bit, source_bit, universe,
+    Hook, PipelineFate, PipelineOutcome, TableChange, TransportAddress, announced_entry,
+    announced_key, damaged_return, destination_bit, source_bit, universe,
 };
 use lb_common::datapath::DEFERRED;
 use lb_common::family::{Family, V4, V6};
@@ -175,11 +175,15 @@ impl RandomKernel {
                 self.tunnel_peers.insert(Plain(Peer::from(address)), TunnelPeer::RETURNS, 0)?;
             }
             &TableChange::Announce { address, expired } => {
-                let entry = Plain(announcement(expired));
-                self.announced.insert(Plain(announced(address)), entry, 0)?;
+                let entry = Plain(announced_entry(expired));
+                self.announced.insert(Plain(announced_key(address)), entry, 0)?;
             }
             &TableChange::Watch(address) => {
-                self.claims.insert(Plain(announced(address)), Plain(LastClaim::default()), 0)?;
+                self.claims.insert(
+                    Plain(announced_key(address)),
+                    Plain(LastClaim::default()),
+                    0,
+                )?;
             }
             TableChange::DamagedReturns => {
                 for mapped in [&self.replies.0, &self.replies.1] {

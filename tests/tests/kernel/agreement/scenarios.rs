@@ -81,11 +81,11 @@ impl Agreement {
             }
         };
         let differs = std::cell::RefCell::new(&mut differs);
-        things.events = fuzz::shrink(&things.events, |events| {
+        things.events = fuzz::shrink_failing(&things.events, |events| {
             let events = events.to_vec();
             (differs.borrow_mut())(&Scenario { events, ..things.clone() })
         });
-        things.changes = fuzz::shrink(&things.changes, |changes| {
+        things.changes = fuzz::shrink_failing(&things.changes, |changes| {
             let changes = changes.to_vec();
             (differs.borrow_mut())(&Scenario { changes, ..things.clone() })
         });

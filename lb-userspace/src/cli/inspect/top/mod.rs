@@ -13,9 +13,9 @@ use anyhow::Result;
 use clap::Args;
 use lb_inspect::{Rate, Rates, Sort, format_short};
 
-use super::options::{Namespaces, open};
+use super::options::{Namespaces, open_tables};
 use crate::cli::output::{OutputFormat, align_all, print_document};
-use rates::{HEADERS, Watcher, cells};
+use rates::{HEADERS, Watcher, rate_cells};
 
 pub const EXAMPLES: &str = "\
 Keys:
@@ -64,7 +64,7 @@ enum TopFormat {
 }
 
 pub fn show_top(options: &TopOptions, pin_path: &Path) -> Result<()> {
-    let mut watcher = Watcher::new(open(pin_path)?, options.namespaces.of(None))?;
+    let mut watcher = Watcher::new(open_tables(pin_path)?, options.namespaces.of(None))?;
     let interval = Duration::from_secs(options.interval.into());
     let is_live = io::stdout().is_terminal() && io::stdin().is_terminal();
     if is_live && !options.once && options.output == TopFormat::Table {
@@ -77,7 +77,7 @@ pub fn show_top(options: &TopOptions, pin_path: &Path) -> Result<()> {
         let text = match options.output {
             TopFormat::Json => print_document(&rates, OutputFormat::Json),
             TopFormat::Yaml => print_document(&rates, OutputFormat::Yaml),
-            TopFormat::Table => crate::cli::output::write(&described(&rates)),
+            TopFormat::Table => crate::cli::output::write_text(&described(&rates)),
         };
         text?;
         if options.once {
@@ -89,8 +89,9 @@ pub fn show_top(options: &TopOptions, pin_path: &Path) -> Result<()> {
 fn described(rates: &Rates) -> String {
     let table = |what: &str, rates: &mut dyn Iterator<Item = &Rate>| {
         let mut lines = vec![[&[what][..], &HEADERS].concat()];
-        let rows: Vec<Vec<String>> =
-            rates.map(|rate| [vec![rate.name.clone()], cells(rate).to_vec()].concat()).collect();
+        let rows: Vec<Vec<String>> = rates
+            .map(|rate| [vec![rate.name.clone()], rate_cells(rate).to_vec()].concat())
+            .collect();
         lines.extend(rows.iter().map(|row| row.iter().map(String::as_str).collect()));
         let lines: Vec<Vec<String>> = lines
             .into_iter()

@@ -6,7 +6,7 @@ use anyhow::Result;
 use lb_inspect::{CounterSample, Rate, Rates, Selector, format_short};
 use lb_kernel::Tables;
 
-use super::super::options::read;
+use super::super::options::read_tables;
 
 /// Reads the counters repeatedly.
 pub struct Watcher {
@@ -35,14 +35,14 @@ impl Watcher {
 fn sample(tables: &Tables, meant: &Selector) -> Result<CounterSample> {
     let reasons = tables.reasons()?.into_iter();
     let reasons = reasons.map(|(reason, packets)| (reason.name(), packets)).collect();
-    Ok(CounterSample::of(&read(tables)?, reasons, meant))
+    Ok(CounterSample::of(&read_tables(tables)?, reasons, meant))
 }
 
 /// The columns of rates.
 pub const HEADERS: [&str; 5] =
     ["NEW/s", "PACKETS-IN/s", "PACKETS-OUT/s", "BYTES-IN/s", "BYTES-OUT/s"];
 
-pub fn cells(rate: &Rate) -> [String; 5] {
+pub fn rate_cells(rate: &Rate) -> [String; 5] {
     [
         rate.new_flows,
         rate.forward_packets,

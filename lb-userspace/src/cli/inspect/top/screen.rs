@@ -8,7 +8,7 @@ use ratatui::style::{Modifier, Style};
 use ratatui::text::Line;
 use ratatui::widgets::{Block, Row, Table};
 
-use super::rates::{HEADERS, cells};
+use super::rates::{HEADERS, rate_cells};
 
 /// Height of the reasons, with their frame and headers.
 const REASONS: u16 = 9;
@@ -81,7 +81,7 @@ impl Screen {
             Constraint::Length(1),
         ];
         let [top, middle, bottom, foot] = Layout::vertical(heights).areas(frame.area());
-        let [new, packets_in, packets_out, bytes_in, bytes_out] = cells(&self.rates.total);
+        let [new, packets_in, packets_out, bytes_in, bytes_out] = rate_cells(&self.rates.total);
         let held = if self.is_held { "  PAUSED" } else { "" };
         let summary = format!(
             "millrace top: {new} new connections/s, {packets_in} packets/s in, {packets_out} out, \
@@ -96,7 +96,7 @@ impl Screen {
         let rows = rates
             .iter()
             .skip(self.first)
-            .map(|rate| Row::new([vec![rate.name.clone()], cells(rate).to_vec()].concat()));
+            .map(|rate| Row::new([vec![rate.name.clone()], rate_cells(rate).to_vec()].concat()));
         let widths = [Constraint::Min(20)].into_iter().chain([Constraint::Length(13); 5]);
         let headers = Row::new([&[what][..], &HEADERS].concat())
             .style(Style::new().add_modifier(Modifier::REVERSED));
