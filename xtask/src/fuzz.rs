@@ -54,7 +54,7 @@ pub fn fuzz(options: &FuzzOptions) -> Result<()> {
     Ok(())
 }
 
-/// Finds cargo-fuzz on the PATH or in `target/tools_directory`, or builds it there.
+/// Finds cargo-fuzz on the PATH or in `target/tools`, or builds it there.
 fn ensure() -> Result<PathBuf> {
     let program = tools_directory().join("bin/cargo-fuzz");
     if let Some(found) =

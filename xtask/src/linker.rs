@@ -1,4 +1,4 @@
-//! Builds bpf-linker into `target/tools_directory`, and finds an LLVM for it.
+//! Builds bpf-linker into `target/tools`, and finds an LLVM for it.
 //!
 //! bpf-linker loads the first libLLVM in `LD_LIBRARY_PATH`. It must be the LLVM of the compiler
 //! whose bitcode it reads. Whether they fit shows only when it links: `bpf-linker --version` works

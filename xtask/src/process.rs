@@ -17,7 +17,7 @@ pub fn repository_root() -> &'static Path {
 }
 
 /// Cargo's target directory for builds of this machine. The BPF objects and the tools are always in
-/// `target_directory`, where the agent's build script expects them.
+/// `target`, where the agent's build script expects them.
 pub fn target_directory() -> PathBuf {
     repository_root().join(env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into()))
 }

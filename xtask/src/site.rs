@@ -71,7 +71,7 @@ fn render(mdbook: &Path, book: &Path, directory: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Finds mdBook in `target_directory/tools_directory`, or builds it there.
+/// Finds mdBook in `target/tools`, or builds it there.
 fn ensure_mdbook() -> Result<PathBuf> {
     let program = tools_directory().join("bin/mdbook");
     let version = read_output(Command::new(&program).arg("--version")).unwrap_or_default();

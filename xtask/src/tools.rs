@@ -1,4 +1,4 @@
-//! Programs of others that cargo builds into `target/tools_directory`.
+//! Programs of others that cargo builds into `target/tools`.
 
 use std::fs;
 use std::path::PathBuf;

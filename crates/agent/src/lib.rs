@@ -1,7 +1,7 @@
 //! The agent: connects the sources of objects with the kernel's tables.
 //!
 //! - `control`: the loop's state: takes in events, plans in portions, writes, reports
-//! - `start_agent`, `devices`, `programs`: starts, attaches to interfaces, opens what needs privileges
+//! - `start`, `devices`, `programs`: starts, attaches to interfaces, opens what needs privileges
 //! - `announcer`, `advertiser`: announce addresses on links and by BGP
 //! - `exchange`: learns earlier owners of slots from other nodes
 //! - `outlets`, `tally`, `counters`, `latency`, `complaints`: what is reported, and to which log, metric or Event

@@ -1,4 +1,4 @@
-//! What becomes of Ingresses here: `millrace ingress report_annotations`, before a migration.
+//! What becomes of Ingresses here: `millrace ingress report`, before a migration.
 
 use std::collections::BTreeMap;
 

@@ -6,7 +6,7 @@
 //! - attachment: `attach`, `hook`, `link`
 //! - contents of maps: `tables`, written through `backlog`, which keeps the order of steps; `flow_tables`, `flow_core`,
 //!   `snat_ports`, `tunnel_keys`, `announce`, `bfd`
-//! - what a command checks: `check_preflight`, `conflicts`, `check_forwarding`, `check_routing`, `netfilter`
+//! - what a command checks: `preflight`, `conflicts`, `forwarding`, `routing`, `netfilter`
 //!
 //! # Invariants
 //! - Everything that forwards packets is pinned, so forwarding continues while no agent runs.

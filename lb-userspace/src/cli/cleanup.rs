@@ -1,4 +1,4 @@
-//! `millrace run_cleanup`: detaches all programs and removes all pins; with `--kube-proxy` it removes
+//! `millrace cleanup`: detaches all programs and removes all pins; with `--kube-proxy` it removes
 //! kube-proxy's rules instead.
 
 use std::fmt::Write;

@@ -1,4 +1,4 @@
-//! `millrace show_drops`: prints dropped and refused packets, live.
+//! `millrace drops`: prints dropped and refused packets, live.
 
 use std::io::{self, Write};
 use std::path::Path;

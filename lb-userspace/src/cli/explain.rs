@@ -1,4 +1,4 @@
-//! `millrace explain_request`: why a request for an Ingress goes where it goes.
+//! `millrace explain`: why a request for an Ingress goes where it goes.
 
 use std::fmt::Write as _;
 use std::net::IpAddr;

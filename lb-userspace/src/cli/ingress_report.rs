@@ -1,4 +1,4 @@
-//! `millrace ingress report_annotations`: what would become of Ingresses.
+//! `millrace ingress report`: what would become of Ingresses.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};

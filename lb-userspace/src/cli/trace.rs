@@ -1,4 +1,4 @@
-//! `millrace trace_packets`: traces a packet through the data plane.
+//! `millrace trace`: traces a packet through the data plane.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;

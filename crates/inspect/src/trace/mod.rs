@@ -1,4 +1,4 @@
-//! `millrace trace_packet`: what the data plane does with a packet, step by step.
+//! `millrace trace`: what the data plane does with a packet, step by step.
 //!
 //! The data plane itself runs here, the same code as in the kernel, over a read-only [`View`] of
 //! the pinned maps. `observe` records lookups and writes, and [`story`] describes them. Nothing

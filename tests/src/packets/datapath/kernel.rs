@@ -140,7 +140,7 @@ impl KernelWorld {
         FlowPlaces::open(&self.pins)?.decide()
     }
 
-    /// Traces a packet like `millrace trace_packet`.
+    /// Traces a packet like `millrace trace`.
     pub fn trace(&self, hook: Hook, frame: &[u8], segment: u32) -> Result<Trace> {
         let point = match hook {
             Hook::Forward => HookPoint::ExternalIn,
