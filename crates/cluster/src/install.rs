@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, ensure};
 use clap::ValueEnum;
 use serde_json::json;
-use tests::worlds::topology::run;
+use tests::worlds::topology::run_to_end;
 
 use crate::control_plane::{ControlPlane, api_url};
 use crate::images::{COREDNS, kube_proxy_image, names_in_archive};
@@ -164,6 +164,6 @@ impl MillraceFiles {
         // For its caches.
         helm.env("HOME", &self.files);
         helm.args(["install", "millrace", "--namespace", "kube-system", "--values"]).arg(values);
-        run(helm.arg(self.deploy.join("helm/millrace"))).map(drop)
+        run_to_end(helm.arg(self.deploy.join("helm/millrace"))).map(drop)
     }
 }

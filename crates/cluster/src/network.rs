@@ -10,7 +10,7 @@ use std::process::Command;
 
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
-use tests::worlds::topology::{Host, SOON, Topology, run, wait_until};
+use tests::worlds::topology::{Host, SOON, Topology, run_to_end, wait_until};
 
 /// Addresses of the API server, in the router's namespace.
 pub const ROUTER: [&str; 2] = ["172.30.0.1", "fd00:30::1"];
@@ -109,10 +109,10 @@ impl Network {
     pub fn renew_node(&mut self, index: usize) -> Result<&Host> {
         let (host, addresses) = self.nodes[index].clone();
         wait_until("no process is on the node", SOON, || {
-            let pids = run(Command::new("ip").args(["netns", "pids", host.namespace()]));
+            let pids = run_to_end(Command::new("ip").args(["netns", "pids", host.namespace()]));
             pids.is_ok_and(|pids| pids.trim().is_empty())
         })?;
-        run(Command::new("ip").args(["netns", "delete", host.namespace()]))?;
+        run_to_end(Command::new("ip").args(["netns", "delete", host.namespace()]))?;
         let host = self.connect_node(&addresses)?;
         self.connect_pods(&host, &addresses)?;
         self.nodes[index].0 = host;

@@ -13,7 +13,7 @@ const SIZE: usize = 2_000_000;
 
 /// Sends a large request from a client to a frontend, and checks that all of it arrives at the backend, which listens
 /// at `sink` on the server.
-pub fn upload(client: &Host, frontend: &str, server: &Host, sink: &str) -> Result<()> {
+pub fn upload_file(client: &Host, frontend: &str, server: &Host, sink: &str) -> Result<()> {
     let listener = server.enter(|| Ok(TcpListener::bind(sink)?))?;
     let received = thread::spawn(move || count_all(&listener));
     let mut stream = client.tcp_connect(frontend)?;

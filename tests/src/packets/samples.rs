@@ -7,7 +7,7 @@ pub const SERVICE4: &str = "203.0.113.10:80";
 pub const CLIENT6: &str = "[2001:db8::7]:40000";
 pub const SERVICE6: &str = "[2001:db8:1::10]:80";
 
-pub fn all() -> Vec<(&'static str, Packet)> {
+pub fn sample_packets() -> Vec<(&'static str, Packet)> {
     let mut samples = vec![
         ("ARP", arp("192.0.2.1", "192.0.2.2")),
         (

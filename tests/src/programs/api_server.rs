@@ -57,20 +57,22 @@ impl ApiServer {
         // One thread, so that all connections are opened in the host's namespace.
         host.enter(|| {
             let runtime = Builder::new_current_thread().enable_all().build()?;
-            runtime.block_on(async { create(&client(self.kubeconfig()).await?, objects).await })
+            runtime.block_on(async {
+                create_objects(&build_client(self.kubeconfig()).await?, objects).await
+            })
         })
     }
 }
 
 /// A client of the server that a kubeconfig names.
-pub async fn client(kubeconfig: &Path) -> Result<Client> {
+pub async fn build_client(kubeconfig: &Path) -> Result<Client> {
     let kubeconfig = Kubeconfig::read_from(kubeconfig)?;
     let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
     Ok(Client::try_from(config)?)
 }
 
 /// Creates objects, in the namespace `default` if their kind has namespaces, with their status.
-pub async fn create(client: &Client, objects: Vec<Value>) -> Result<()> {
+pub async fn create_objects(client: &Client, objects: Vec<Value>) -> Result<()> {
     for object in objects {
         let status = object.get("status").cloned();
         let object: DynamicObject = serde_json::from_value(object)?;

@@ -10,7 +10,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::programs::agent::program;
-use crate::worlds::topology::{Host, Process, SOON, run, wait_until};
+use crate::worlds::topology::{Host, Process, SOON, run_to_end, wait_until};
 
 /// The directory is `$1`, the agent's program `$2`. systemd gets its own API file systems, devices that do nothing, none of
 /// this machine's own units, settings, state and journal, and the directory's `files`.
@@ -79,7 +79,7 @@ impl ServiceManager {
         let namespaces = ["--mount", "--uts", "--ipc", "--net", "--pid", "--cgroup"];
         let mut command = Command::new("nsenter");
         command.arg("--target").arg(self.systemd.to_string()).args(namespaces).arg("--");
-        run(command.args(words))
+        run_to_end(command.args(words))
     }
 
     /// Writes a file of the node.

@@ -56,8 +56,8 @@ fn with_standalone(act: impl AsyncFnOnce(World<'_>) -> Result<()> + Send) -> Res
     network.node.enter(|| {
         let runtime = Builder::new_current_thread().enable_all().build()?;
         runtime.block_on(async {
-            let api = api_server::client(&data.join("kubeconfig")).await?;
-            api_server::create(&api, pool_and_peer()).await?;
+            let api = api_server::build_client(&data.join("kubeconfig")).await?;
+            api_server::create_objects(&api, pool_and_peer()).await?;
             let services = Api::default_namespaced(api.clone());
             let slices = Api::default_namespaced(api);
             updates.recv_timeout(SOON).context("no session")?;

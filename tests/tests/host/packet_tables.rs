@@ -235,7 +235,7 @@ fn nothing_expires_if_the_clock_of_another_cpu_is_ahead() {
 
 proptest! {
     #[test]
-    fn only_addresses_ports_and_checksums_of_packets_change(day in scenario::day(1..40)) {
+    fn only_addresses_ports_and_checksums_of_packets_change(day in scenario::any_scenario(1..40)) {
         let mut conversation = Conversation::on_host();
         for event in &day {
             let processed = event.happen(&mut conversation);
@@ -246,7 +246,7 @@ proptest! {
     }
 
     #[test]
-    fn a_packet_without_a_link_layer_header_fares_as_with_one(day in scenario::day(1..40)) {
+    fn a_packet_without_a_link_layer_header_fares_as_with_one(day in scenario::any_scenario(1..40)) {
         let (mut framed, mut raw) = (Conversation::on_host(), Conversation::on_host_without_link_layer());
         for event in &day {
             let (Some(one), Some(other)) = (event.happen(&mut framed), event.happen(&mut raw)) else {
@@ -261,8 +261,8 @@ proptest! {
 
     #[test]
     fn no_intact_packet_is_dropped_if_all_services_have_backends(
-        services in prop::collection::vec(scenario::serving(), 1..4),
-        packets in prop::collection::vec(scenario::intact(), 1..30),
+        services in prop::collection::vec(scenario::any_serving_service(), 1..4),
+        packets in prop::collection::vec(scenario::any_intact_packet(), 1..30),
     ) {
         let mut conversation = Conversation::on_host();
         services.iter().for_each(|service| conversation.set(service));
@@ -281,8 +281,8 @@ proptest! {
 
     #[test]
     fn translating_a_reply_reverses_the_translation_of_its_request(
-        services in prop::collection::vec(scenario::serving(), 1..4),
-        sent in scenario::intact(),
+        services in prop::collection::vec(scenario::any_serving_service(), 1..4),
+        sent in scenario::any_intact_packet(),
     ) {
         let mut conversation = Conversation::on_host();
         services.iter().for_each(|service| conversation.set(service));
@@ -337,7 +337,7 @@ fn translations(sent: &Sent) -> Vec<Packet> {
         Hook::Forward | Hook::Stack | Hook::AfterXdp | Hook::Workload => {
             sent.at.backends(scenario::BACKENDS)
         }
-        Hook::Reverse => scenario::frontends(sent.at),
+        Hook::Reverse => scenario::any_frontends(sent.at),
     };
     let translate = |end: &String| match sent.hook {
         Hook::Forward | Hook::Stack | Hook::AfterXdp | Hook::Workload => {

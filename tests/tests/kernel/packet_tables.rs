@@ -40,7 +40,7 @@ fn host_and_kernel_agree_on_a_new_random_scenario() {
 /// all counters.
 fn live_through(seed: u64) {
     println!("the day's seed is {seed}");
-    let day = scenario::draw(&scenario::day(5000), seed);
+    let day = scenario::draw_value(&scenario::any_scenario(5000), seed);
     let mut conversation = both();
     for event in &day {
         conversation.wait_for_streams();

@@ -7,14 +7,14 @@ use std::thread;
 
 use anyhow::Result;
 use tests::manifests::{Ingress, ingress_class, manifests, tls_secret};
-use tests::worlds::edge::{Edge, HTTPS, Kept, WebSocket, service};
+use tests::worlds::edge::{Edge, HTTPS, Kept, WebSocket, edge_service};
 use tests::worlds::topology::{Host, SOON, wait_until};
 
 /// The servers of the conformance tests, and their Services of the same names.
 const SERVERS: [&str; 8] = ["a", "b", "c", "d", "e", "f", "g", "h"];
 
 fn services() -> String {
-    let all = SERVERS.iter().enumerate().map(|(number, name)| service(name, &[number]));
+    let all = SERVERS.iter().enumerate().map(|(number, name)| edge_service(name, &[number]));
     manifests(&all.collect::<Vec<_>>())
 }
 
@@ -194,7 +194,7 @@ fn cases() -> Vec<Case> {
 fn requests_take_the_routes_of_the_api() -> Result<()> {
     let cases = cases();
     let ingresses: String = cases.iter().flat_map(|case| &case.1).map(Ingress::manifest).collect();
-    let none = manifests(&[service("none", &[])]);
+    let none = manifests(&[edge_service("none", &[])]);
     let all = format!("{}{}{none}{ingresses}", ingress_class(), services());
     let edge = Edge::start("ingress", &SERVERS, &all)?;
     let mut wrong = Vec::new();
@@ -236,7 +236,7 @@ fn check_metrics(text: &str) {
 
 #[test]
 fn endpoints_share_the_requests() -> Result<()> {
-    let all = manifests(&[service("web", &[0, 1, 2])]);
+    let all = manifests(&[edge_service("web", &[0, 1, 2])]);
     let rule = Ingress::new("web").host(Some("web.test"), &[(PREFIX, "/", "web")]);
     let edge =
         Edge::start("ingress", &["x", "y", "z"], &(ingress_class() + &all + &rule.manifest()))?;
@@ -282,7 +282,7 @@ fn hosts_have_certificates_that_can_be_replaced() -> Result<()> {
         .tls("pair", &["tls.test", "*.wild.test"]);
     let with = |pair: &PemPair| {
         let secret = tls_secret("pair", &pair.certificate, &pair.key);
-        ingress_class() + &manifests(&[service("a", &[0])]) + &secret + &rule.manifest()
+        ingress_class() + &manifests(&[edge_service("a", &[0])]) + &secret + &rule.manifest()
     };
     edge.apply(&with(&first))?;
     let serves = |name: &str, certificate: &str| {
@@ -335,7 +335,7 @@ fn churn(churn: &Churn) -> Result<()> {
     let state = |number: usize| {
         // One endpoint leaves and another one joins; the server of the WebSockets stays.
         let web = [[0, 1], [1, 2], [2, 0]][number % 3];
-        let services = manifests(&[service("web", &web), service("ws", &[2])]);
+        let services = manifests(&[edge_service("web", &web), edge_service("ws", &[2])]);
         let pair = &pairs[number / 7 % 2];
         let web = Ingress::new("web")
             .annotated("tls-redirect", "false")

@@ -16,7 +16,7 @@ use lb_plan::Snapshot;
 use tests::manifests::{here, manifests};
 use tests::worlds::one_node::OneNode;
 use tests::worlds::topology::{
-    Hierarchy, Host, Id, LARGE, SOON, Topology, bpffs, remove_leftovers, wait_until,
+    Hierarchy, Host, Id, LARGE, SOON, Topology, mount_bpffs, remove_leftovers, wait_until,
 };
 
 /// A client, a router and a server with addresses of both families, and routes between them.
@@ -308,7 +308,7 @@ fn a_sweep_removes_leftovers_of_killed_runs_only() -> Result<()> {
     wait_until("nsenter becomes sleep", SOON, || {
         fs::read_to_string(&name).is_ok_and(|name| name.trim() == "sleep")
     })?;
-    fs::create_dir_all(bpffs()?.join("millrace-test").join(&id).join("maps"))?;
+    fs::create_dir_all(mount_bpffs()?.join("millrace-test").join(&id).join("maps"))?;
     fs::create_dir_all(env::temp_dir().join(&id))?;
     let groups = cgroup_root()?.context("no cgroup2 file system is mounted")?;
     fs::create_dir(groups.join(&id))?;

@@ -6,7 +6,7 @@ use tests::programs::agent::Agent;
 use tests::worlds::cluster::{
     CLIENT, Cluster, Ip, OTHER_TUNNELS, Plugin, Scope, Side, TransportProtocol, ask_from_node,
     ask_server, check_host_ports, check_network_policies, check_several_uplinks, cluster_ip,
-    join_port, load_balancer_address, node_port, pod_address, server,
+    expected_reply, join_port, load_balancer_address, node_port, pod_address,
 };
 use tests::worlds::topology::{Host, SOON, wait_until};
 
@@ -95,7 +95,7 @@ fn paths<'a>(
 /// What is wrong with a path, if anything.
 fn check(path: &Path<'_>, plugin: Plugin, transport: TransportProtocol) -> Result<()> {
     let reply = ask_server(path.client, transport, &join_port(&path.to, path.port))?;
-    reply.ensure_from(&server(plugin, path.scope.side()))?;
+    reply.ensure_from(&expected_reply(plugin, path.scope.side()))?;
     if let Some(address) = &path.seen_as {
         ensure!(reply.peer.ip().to_string() == *address, "seen as {}", reply.peer);
     }
@@ -136,7 +136,7 @@ fn every_path_is_served(cluster: &Cluster, agents: &[Agent]) -> Result<()> {
                     let to = cluster_ip(plugin, scope, ip);
                     let reply =
                         ask_from_node(cluster.node(Side::A), transport, &to, transport.port());
-                    let expected = server(plugin, scope.side());
+                    let expected = expected_reply(plugin, scope.side());
                     note(
                         &format!("node, {}", scope.name()),
                         reply.and_then(|reply| reply.ensure_from(&expected)),

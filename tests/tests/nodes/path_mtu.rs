@@ -2,7 +2,7 @@
 //! sides learn that only from ICMP errors about packets that were translated.
 
 use anyhow::{Context, Result};
-use tests::load::upload::upload;
+use tests::load::upload::upload_file;
 use tests::manifests::{Service, manifests};
 use tests::programs::agent::Agent;
 use tests::worlds::topology::{Host, LARGE, Port, Process, Topology};
@@ -106,7 +106,7 @@ fn a_large_request_crosses_a_smaller_mtu_to_another_node() -> Result<()> {
     for (sink, frontend) in
         [("10.7.6.2:9000", "203.0.113.11:9000"), ("[fd07:6::2]:9000", "[2001:db8:113::11]:9000")]
     {
-        let arrived = upload(&network.client, frontend, &network.other, sink);
+        let arrived = upload_file(&network.client, frontend, &network.other, sink);
         arrived.with_context(|| network.counters())?;
     }
     Ok(())

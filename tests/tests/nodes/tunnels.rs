@@ -5,7 +5,7 @@ use std::fs;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use tests::load::upload::upload;
+use tests::load::upload::upload_file;
 use tests::programs::agent::Agent;
 use tests::worlds::topology::{Echo, Host, LARGE, Process, SOON, Topology, wait_until};
 
@@ -200,7 +200,7 @@ fn large_requests_arrive_in(network: &Tunnels) -> Result<()> {
     for address in KINDS.iter().flat_map(|(_, addresses)| addresses) {
         let sink =
             if address.contains(':') { "[fd00:10:244:2::10]:9000" } else { "10.244.2.10:9000" };
-        upload(&network.client, &format!("{address}:9000"), &network.pod, sink)
+        upload_file(&network.client, &format!("{address}:9000"), &network.pod, sink)
             .with_context(|| network.counters())?;
     }
     Ok(())

@@ -108,7 +108,8 @@ impl Pair {
             let runtime = Builder::new_current_thread().enable_all().build()?;
             runtime.block_on(async {
                 let kubeconfig = self.data_directory(machine).join("kubeconfig");
-                api_server::create(&api_server::client(&kubeconfig).await?, objects).await
+                api_server::create_objects(&api_server::build_client(&kubeconfig).await?, objects)
+                    .await
             })
         })
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ::tests::worlds::topology::bpffs;
+use ::tests::worlds::topology::mount_bpffs;
 use anyhow::{Result, ensure};
 use lb_agent::{Agent, Outlets};
 use lb_common::layout::capacity;
@@ -69,7 +69,7 @@ impl Notices for Silent {
 }
 
 pub fn measure_control_plane(services: u32, endpoints: u32) -> Result<Measured> {
-    let path = bpffs()?.join(format!("millrace-bench-control-{}", std::process::id()));
+    let path = mount_bpffs()?.join(format!("millrace-bench-control-{}", std::process::id()));
     let pins = Pins::open(&path)?;
     let measured = on(&pins, services, endpoints);
     lb_kernel::remove_data_plane(pins)?;

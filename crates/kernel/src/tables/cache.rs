@@ -9,7 +9,12 @@ use crate::plain::{Layout, Plain};
 
 /// Replaces the value of a key at its position; `None`: removed. If another key is there, packets find
 /// this one in the hash table only.
-pub fn write<K: Layout, V: Layout>(cache: &Mapped, position: u32, key: K, value: Option<V>) {
+pub fn write_cached_entry<K: Layout, V: Layout>(
+    cache: &Mapped,
+    position: u32,
+    key: K,
+    value: Option<V>,
+) {
     let version = cache.word(position);
     let before = version.load(Ordering::Relaxed);
     let is_used = before & 1 == 1;

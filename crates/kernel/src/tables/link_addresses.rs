@@ -10,7 +10,7 @@ use crate::mapped::Mapped;
 /// Replaces the addresses of an interface; `None`: removed.
 ///
 /// At no moment the interface has others, but not its own: frames to that one would not be served.
-pub fn write(words: &Mapped, index: u32, device: Option<&Device>) {
+pub fn write_link_addresses(words: &Mapped, index: u32, device: Option<&Device>) {
     let wanted = device.map_or_else(Vec::new, |device| words_of(index, device));
     let bucket: Vec<u32> =
         (LinkAddresses::bucket(index)..).take(LinkAddresses::SLOTS as usize).collect();

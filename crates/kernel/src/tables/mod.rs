@@ -131,10 +131,10 @@ impl Tables {
         devices: &BTreeMap<u32, Option<lb_network::Device>>,
     ) -> Result<()> {
         for (&index, device) in devices {
-            link_addresses::write(&self.link_addresses, index, device.as_ref());
+            link_addresses::write_link_addresses(&self.link_addresses, index, device.as_ref());
             let entry: Option<Device> = device.as_ref().map(Into::into);
             let position = DeviceCacheEntry::index(index);
-            cache::write(&self.device_cache, position, u64::from(index), entry);
+            cache::write_cached_entry(&self.device_cache, position, u64::from(index), entry);
             let (Some(device), Some(entry)) = (device, entry) else {
                 ignore_missing(self.devices.remove(&index))
                     .with_context(|| format!("interface {index} cannot be removed from DEVICES"))?;
@@ -297,7 +297,7 @@ impl Tables {
 impl<F: Family> FamilyMaps<F> {
     fn fill_cache(&self) -> Result<()> {
         for (Plain(key), Plain(value)) in self.frontends.entries()? {
-            cache::write(&self.frontend_cache, key.cache_index(), key, Some(value));
+            cache::write_cached_entry(&self.frontend_cache, key.cache_index(), key, Some(value));
         }
         Ok(())
     }

@@ -156,14 +156,19 @@ where
         let maps = self.maps();
         let written = maps.frontends.insert(Plain(key), Plain(value), 0);
         written.with_context(|| format!("frontend {name} cannot be written"))?;
-        cache::write(&maps.frontend_cache, key.cache_index(), key, Some(value));
+        cache::write_cached_entry(&maps.frontend_cache, key.cache_index(), key, Some(value));
         Ok(())
     }
 
     fn remove_frontend(&mut self, key: layout::FrontendKey<F>) -> Result<()> {
         let name = FrontendKey::from(key);
         let maps = self.maps();
-        cache::write(&maps.frontend_cache, key.cache_index(), key, None::<layout::Frontend>);
+        cache::write_cached_entry(
+            &maps.frontend_cache,
+            key.cache_index(),
+            key,
+            None::<layout::Frontend>,
+        );
         let removed = maps.frontends.remove(&Plain(key));
         ignore_missing(removed).with_context(|| format!("frontend {name} cannot be removed"))
     }

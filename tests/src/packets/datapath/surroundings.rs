@@ -85,7 +85,8 @@ impl Surroundings {
             let Device { v4, v6, .. } = device(index);
             commands.extend(v4.map(|address| format!("address add {address}/32 dev {name}")));
             // Addresses can't be used during duplicate address detection.
-            commands.extend(v6.map(|address| format!("address add {address}/128 dev {name} nodad")));
+            commands
+                .extend(v6.map(|address| format!("address add {address}/128 dev {name} nodad")));
         }
         host.ip_batch(&commands)?;
         Ok(Self { host, exits: BTreeSet::new() })
@@ -96,9 +97,9 @@ impl Surroundings {
         let commands = exits.iter().flat_map(|(to, exit)| {
             let Exit { device, neighbour, mtu } = *exit;
             let device = name(device);
-            let permanent = neighbour.map(Mac).map(|mac| {
-                format!("neigh replace {to} lladdr {mac} dev {device} nud permanent")
-            });
+            let permanent = neighbour
+                .map(Mac)
+                .map(|mac| format!("neigh replace {to} lladdr {mac} dev {device} nud permanent"));
             let route = format!("route replace {to} dev {device} mtu lock {mtu}");
             [forget_neighbours(*to), route].into_iter().chain(permanent)
         });

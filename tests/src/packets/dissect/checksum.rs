@@ -23,11 +23,11 @@ pub fn pseudo_header(
 }
 
 /// The checksum of these bytes if the field at this even offset were zero.
-pub fn computed(sum: Sum16BitWords, bytes: &[u8], field: usize) -> u16 {
+pub fn compute_checksum(sum: Sum16BitWords, bytes: &[u8], field: usize) -> u16 {
     sum.add_slice(&bytes[..field]).add_slice(&bytes[field + 2..]).ones_complement().to_be()
 }
 
-pub fn verdict(found: u16, should_be: u16) -> String {
+pub fn compare_checksums(found: u16, should_be: u16) -> String {
     if found == should_be {
         format!("checksum 0x{found:04x} [correct]")
     } else if found == 0xffff && should_be == 0 {

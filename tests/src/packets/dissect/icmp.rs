@@ -3,7 +3,7 @@
 use etherparse::IpNumber;
 use etherparse::checksum::Sum16BitWords;
 
-use super::checksum::{computed, verdict};
+use super::checksum::{compare_checksums, compute_checksum};
 use super::report::Report;
 use super::segment::Segment;
 
@@ -15,7 +15,7 @@ enum IcmpMessageKind {
 }
 
 /// Returns the quoted packet of an error.
-pub fn v4<'a>(report: &mut Report, segment: Segment<'a>) -> Option<&'a [u8]> {
+pub fn dissect_icmp4<'a>(report: &mut Report, segment: Segment<'a>) -> Option<&'a [u8]> {
     let Some(header) = IcmpHeader::read(segment.bytes) else {
         report.malformed("ICMP", "the header has 8 bytes", segment.bytes);
         return None;
@@ -35,13 +35,16 @@ pub fn v4<'a>(report: &mut Report, segment: Segment<'a>) -> Option<&'a [u8]> {
     };
     let verdict = match segment.incomplete {
         Some(reason) => format!("checksum 0x{:04x} [not verified: {reason}]", header.checksum),
-        None => verdict(header.checksum, computed(Sum16BitWords::new(), segment.bytes, 2)),
+        None => compare_checksums(
+            header.checksum,
+            compute_checksum(Sum16BitWords::new(), segment.bytes, 2),
+        ),
     };
     let mtu = ((header.kind, header.code) == (3, 4)).then_some(header.rest & 0xffff);
     message(report, "ICMP", &header, (kind, name), mtu, &verdict)
 }
 
-pub fn v6<'a>(report: &mut Report, segment: Segment<'a>) -> Option<&'a [u8]> {
+pub fn dissect_icmp6<'a>(report: &mut Report, segment: Segment<'a>) -> Option<&'a [u8]> {
     let Some(header) = IcmpHeader::read(segment.bytes) else {
         report.malformed("ICMPv6", "the header has 8 bytes", segment.bytes);
         return None;

@@ -4,8 +4,8 @@ use etherparse::{
     IpNumber, Ipv4HeaderSlice, Ipv6FragmentHeaderSlice, Ipv6HeaderSlice, checksum::Sum16BitWords,
 };
 
-use super::checksum::{computed, verdict};
-use super::report::{Report, hex, protocol};
+use super::checksum::{compare_checksums, compute_checksum};
+use super::report::{Report, format_hex, protocol_name};
 use super::segment::Segment;
 use super::transport;
 use crate::packets::address::PacketAddresses;
@@ -15,15 +15,15 @@ use crate::packets::address::PacketAddresses;
 const DEEPEST: usize = 8;
 
 /// Selects the family by the version in the first four bits.
-pub fn any(report: &mut Report, bytes: &[u8]) {
+pub fn dissect_any_ip(report: &mut Report, bytes: &[u8]) {
     match bytes.first().map(|byte| byte >> 4) {
-        Some(4) => v4(report, bytes),
-        Some(6) => v6(report, bytes),
+        Some(4) => dissect_ipv4(report, bytes),
+        Some(6) => dissect_ipv6(report, bytes),
         _ => report.data("Data", bytes),
     }
 }
 
-pub fn v4(report: &mut Report, bytes: &[u8]) {
+pub fn dissect_ipv4(report: &mut Report, bytes: &[u8]) {
     let header = match Ipv4HeaderSlice::from_slice(bytes) {
         Ok(header) => header,
         Err(error) => return report.malformed("IPv4", error, bytes),
@@ -31,7 +31,7 @@ pub fn v4(report: &mut Report, bytes: &[u8]) {
     let length = usize::from(header.total_len());
     let start = header.slice().len();
     let end = length.clamp(start, bytes.len());
-    let should_be = computed(Sum16BitWords::new(), header.slice(), 10);
+    let should_be = compute_checksum(Sum16BitWords::new(), header.slice(), 10);
     let offset = header.fragments_offset().byte_offset();
 
     let mut line = format!("{} > {}", header.source_addr(), header.destination_addr());
@@ -41,13 +41,13 @@ pub fn v4(report: &mut Report, bytes: &[u8]) {
     line += if header.more_fragments() { ", MF" } else { "" };
     line += &if offset > 0 { format!(", fragment offset {offset}") } else { String::new() };
     line += &format!(", length {length}{}", length_note(length, start, bytes.len()));
-    line += &format!(", protocol {}", protocol(header.protocol()));
+    line += &format!(", protocol {}", protocol_name(header.protocol()));
     line += &if header.options().is_empty() {
         String::new()
     } else {
-        format!(", options {}", hex(header.options()))
+        format!(", options {}", format_hex(header.options()))
     };
-    line += &format!(", {}", verdict(header.header_checksum(), should_be));
+    line += &format!(", {}", compare_checksums(header.header_checksum(), should_be));
     report.line("IPv4", line);
 
     let segment = Segment {
@@ -63,7 +63,7 @@ pub fn v4(report: &mut Report, bytes: &[u8]) {
     report.data("Padding", &bytes[end..]);
 }
 
-pub fn v6(report: &mut Report, bytes: &[u8]) {
+pub fn dissect_ipv6(report: &mut Report, bytes: &[u8]) {
     let header = match Ipv6HeaderSlice::from_slice(bytes) {
         Ok(header) => header,
         Err(error) => return report.malformed("IPv6", error, bytes),
@@ -80,7 +80,7 @@ pub fn v6(report: &mut Report, bytes: &[u8]) {
         header.payload_length(),
         length_note(length - start, 0, bytes.len() - start)
     );
-    line += &format!(", next {}", protocol(header.next_header()));
+    line += &format!(", next {}", protocol_name(header.next_header()));
     report.line("IPv6", line);
 
     let segment = Segment {
@@ -93,12 +93,12 @@ pub fn v6(report: &mut Report, bytes: &[u8]) {
 }
 
 fn content(report: &mut Report, protocol: IpNumber, segment: Segment<'_>) {
-    let Some(packet) = transport::any(report, protocol, segment) else { return };
+    let Some(packet) = transport::dissect_transport(report, protocol, segment) else { return };
     if report.depth == DEEPEST {
         return report.data("Data", packet);
     }
     report.depth += 1;
-    any(report, packet);
+    dissect_any_ip(report, packet);
     report.depth -= 1;
 }
 
@@ -133,7 +133,7 @@ fn extensions(report: &mut Report, mut next: IpNumber, mut segment: Segment<'_>)
             let next = fragment.next_header();
             report.line(
                 name,
-                format_args!("offset {offset}{more}, id 0x{id:08x}, next {}", protocol(next)),
+                format_args!("offset {offset}{more}, id 0x{id:08x}, next {}", protocol_name(next)),
             );
             if offset > 0 {
                 return report.data("Data", rest);
@@ -145,8 +145,8 @@ fn extensions(report: &mut Report, mut next: IpNumber, mut segment: Segment<'_>)
                 name,
                 format_args!(
                     "{length} bytes: {}, next {}",
-                    hex(&header[2..]),
-                    protocol(IpNumber(header[0]))
+                    format_hex(&header[2..]),
+                    protocol_name(IpNumber(header[0]))
                 ),
             );
         }

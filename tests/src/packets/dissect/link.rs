@@ -8,7 +8,7 @@ use super::ip;
 use super::report::Report;
 use crate::packets::Mac;
 
-pub fn ethernet(report: &mut Report, bytes: &[u8]) {
+pub fn dissect_ethernet(report: &mut Report, bytes: &[u8]) {
     let header = match Ethernet2HeaderSlice::from_slice(bytes) {
         Ok(header) => header,
         Err(error) => return report.malformed("Ethernet", error, bytes),
@@ -35,9 +35,9 @@ fn tags_and_content(report: &mut Report, mut kind: EtherType, mut bytes: &[u8]) 
         report.line("VLAN", format_args!("id {id}, priority {priority}, {}", ether_type(kind)));
     }
     match kind {
-        EtherType::IPV4 => ip::v4(report, bytes),
-        EtherType::IPV6 => ip::v6(report, bytes),
-        EtherType::ARP => arp(report, bytes),
+        EtherType::IPV4 => ip::dissect_ipv4(report, bytes),
+        EtherType::IPV6 => ip::dissect_ipv6(report, bytes),
+        EtherType::ARP => dissect_arp(report, bytes),
         _ => report.data("Data", bytes),
     }
 }
@@ -51,7 +51,7 @@ fn is_tag(kind: EtherType) -> bool {
     )
 }
 
-fn arp(report: &mut Report, bytes: &[u8]) {
+fn dissect_arp(report: &mut Report, bytes: &[u8]) {
     let packet = match ArpPacketSlice::from_slice(bytes) {
         Ok(packet) => packet,
         Err(error) => return report.malformed("ARP", error, bytes),

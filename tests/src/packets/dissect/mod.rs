@@ -14,14 +14,14 @@ use report::Report;
 /// An Ethernet frame.
 pub fn dissect(frame: &[u8]) -> String {
     let mut report = Report::default();
-    link::ethernet(&mut report, frame);
+    link::dissect_ethernet(&mut report, frame);
     report.text
 }
 
 /// A packet without an Ethernet header.
 pub fn dissect_ip(packet: &[u8]) -> String {
     let mut report = Report::default();
-    ip::any(&mut report, packet);
+    ip::dissect_any_ip(&mut report, packet);
     report.text
 }
 

@@ -22,7 +22,7 @@ impl Report {
         }
         let shown = &bytes[..bytes.len().min(SHOWN)];
         let more = if bytes.len() > SHOWN { "..." } else { "" };
-        let hex = hex(shown);
+        let hex = format_hex(shown);
         let text = shown.escape_ascii();
         self.line(layer, format_args!("{} bytes: {hex}{more} \"{text}\"{more}", bytes.len()));
     }
@@ -34,12 +34,12 @@ impl Report {
     }
 }
 
-pub fn hex(bytes: &[u8]) -> String {
+pub fn format_hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().join(" ")
 }
 
 /// "6 (TCP)", or the number alone.
-pub fn protocol(number: etherparse::IpNumber) -> String {
+pub fn protocol_name(number: etherparse::IpNumber) -> String {
     match number.keyword_str() {
         Some(name) => format!("{} ({name})", number.0),
         None => number.0.to_string(),

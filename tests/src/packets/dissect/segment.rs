@@ -2,7 +2,7 @@
 
 use etherparse::IpNumber;
 
-use super::checksum::{computed, pseudo_header, verdict};
+use super::checksum::{compare_checksums, compute_checksum, pseudo_header};
 use crate::packets::address::PacketAddresses;
 
 /// What an IP packet carries.
@@ -21,7 +21,7 @@ impl Segment<'_> {
             Some(reason) => format!("checksum 0x{found:04x} [not verified: {reason}]"),
             None => {
                 let sum = pseudo_header(self.addresses, protocol, length);
-                verdict(found, computed(sum, &self.bytes[..length], field))
+                compare_checksums(found, compute_checksum(sum, &self.bytes[..length], field))
             }
         }
     }

@@ -4,25 +4,31 @@ use etherparse::err::tcp::HeaderSliceError;
 use etherparse::{IpNumber, TcpHeaderSlice, UdpHeaderSlice};
 
 use super::icmp;
-use super::report::{Report, hex};
+use super::report::{Report, format_hex};
 use super::segment::Segment;
 use crate::packets::address::PacketAddresses;
 
 /// Returns the packet that the segment contains, if it contains one.
-pub fn any<'a>(report: &mut Report, protocol: IpNumber, segment: Segment<'a>) -> Option<&'a [u8]> {
+pub fn dissect_transport<'a>(
+    report: &mut Report,
+    protocol: IpNumber,
+    segment: Segment<'a>,
+) -> Option<&'a [u8]> {
     match (protocol, segment.addresses) {
-        (IpNumber::TCP, _) => tcp(report, segment),
-        (IpNumber::UDP, _) => udp(report, segment),
-        (IpNumber::SCTP, _) => sctp(report, segment),
-        (IpNumber::ICMP, PacketAddresses::V4(..)) => return icmp::v4(report, segment),
-        (IpNumber::IPV6_ICMP, PacketAddresses::V6(..)) => return icmp::v6(report, segment),
+        (IpNumber::TCP, _) => dissect_tcp(report, segment),
+        (IpNumber::UDP, _) => dissect_udp(report, segment),
+        (IpNumber::SCTP, _) => dissect_sctp(report, segment),
+        (IpNumber::ICMP, PacketAddresses::V4(..)) => return icmp::dissect_icmp4(report, segment),
+        (IpNumber::IPV6_ICMP, PacketAddresses::V6(..)) => {
+            return icmp::dissect_icmp6(report, segment);
+        }
         (IpNumber::IPV4 | IpNumber::IPV6, _) => return Some(segment.bytes),
         _ => report.data("Data", segment.bytes),
     }
     None
 }
 
-fn tcp(report: &mut Report, segment: Segment<'_>) {
+fn dissect_tcp(report: &mut Report, segment: Segment<'_>) {
     let bytes = segment.bytes;
     let header = match TcpHeaderSlice::from_slice(bytes) {
         Ok(header) => header,
@@ -36,7 +42,7 @@ fn tcp(report: &mut Report, segment: Segment<'_>) {
     line += &if header.options().is_empty() {
         String::new()
     } else {
-        format!(", options {}", hex(header.options()))
+        format!(", options {}", format_hex(header.options()))
     };
     line += &format!(", {}", segment.verdict(IpNumber::TCP, bytes.len(), 16, header.checksum()));
     report.line("TCP", line);
@@ -57,7 +63,7 @@ fn flags(header: &TcpHeaderSlice<'_>) -> String {
     names.into_iter().filter_map(|(set, name)| set.then_some(name)).collect::<Vec<_>>().join(" ")
 }
 
-fn udp(report: &mut Report, segment: Segment<'_>) {
+fn dissect_udp(report: &mut Report, segment: Segment<'_>) {
     let bytes = segment.bytes;
     let header = match UdpHeaderSlice::from_slice(bytes) {
         Ok(header) => header,
@@ -85,7 +91,7 @@ fn udp(report: &mut Report, segment: Segment<'_>) {
     report.data("Trailer", &bytes[end..]);
 }
 
-fn sctp(report: &mut Report, segment: Segment<'_>) {
+fn dissect_sctp(report: &mut Report, segment: Segment<'_>) {
     let bytes = segment.bytes;
     let Some((header, mut chunks)) = bytes.split_first_chunk::<12>() else {
         return cut_short(report, "SCTP", bytes);

@@ -20,7 +20,7 @@ pub struct Around {
     checksum: bool,
 }
 
-pub fn around() -> impl Strategy<Value = Around> {
+pub fn any_headers() -> impl Strategy<Value = Around> {
     let tags = prop_oneof![5 => Just(0u16), 2 => Just(1), 2 => Just(2), 1 => Just(3)];
     let between = prop_oneof![4 => Just(0usize), 1 => 1usize..6];
     let padding = prop_oneof![4 => Just(0usize), 1 => 60usize..200];

@@ -1,7 +1,7 @@
 //! Random scenarios: Services are added and removed, and packets of all kinds arrive.
 //!
 //! Everything uses a few addresses and ports, so that packets belong to Services, and replies to
-//! flows. Strategies are proptest's, so failures are minimized on the host; [`draw`] provides the
+//! flows. Strategies are proptest's, so failures are minimized on the host; [`draw_value`] provides the
 //! same for a given seed.
 
 mod headers;
@@ -15,8 +15,8 @@ use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 
 use crate::packets::datapath::{Conversation, Processed, Service};
 
-pub use packet::{Sent, damaged, intact};
-pub use service::{BACKENDS, ENDS, frontends, service, serving};
+pub use packet::{Sent, any_damaged_packet, any_intact_packet};
+pub use service::{BACKENDS, ENDS, any_frontends, any_service, any_serving_service};
 
 /// One event.
 #[derive(Clone, Debug)]
@@ -29,10 +29,10 @@ pub enum ScenarioEvent {
 }
 
 /// A few Services, then random events, most of which are packets.
-pub fn day(
+pub fn any_scenario(
     events: impl Into<prop::collection::SizeRange>,
 ) -> impl Strategy<Value = Vec<ScenarioEvent>> {
-    let morning = vec(serving().prop_map(ScenarioEvent::Set), 4..8);
+    let morning = vec(any_serving_service().prop_map(ScenarioEvent::Set), 4..8);
     let nodes = node_addresses().prop_map(ScenarioEvent::NodeAddresses);
     (morning, nodes, vec(event(), events)).prop_map(|(mut day, nodes, events)| {
         day.push(nodes);
@@ -43,11 +43,11 @@ pub fn day(
 
 fn event() -> impl Strategy<Value = ScenarioEvent> {
     prop_oneof![
-        4 => service().prop_map(ScenarioEvent::Set),
-        1 => service().prop_map(ScenarioEvent::Remove),
+        4 => any_service().prop_map(ScenarioEvent::Set),
+        1 => any_service().prop_map(ScenarioEvent::Remove),
         1 => node_addresses().prop_map(ScenarioEvent::NodeAddresses),
-        32 => intact().prop_map(ScenarioEvent::Packet),
-        12 => damaged().prop_map(ScenarioEvent::Packet),
+        32 => any_intact_packet().prop_map(ScenarioEvent::Packet),
+        12 => any_damaged_packet().prop_map(ScenarioEvent::Packet),
     ]
 }
 
@@ -70,7 +70,7 @@ impl ScenarioEvent {
 }
 
 /// The value of a strategy for a seed: always the same.
-pub fn draw<S: Strategy>(strategy: &S, seed: u64) -> S::Value {
+pub fn draw_value<S: Strategy>(strategy: &S, seed: u64) -> S::Value {
     let mut bytes = [0; 32];
     bytes[..8].copy_from_slice(&seed.to_le_bytes());
     let random = TestRng::from_seed(RngAlgorithm::ChaCha, &bytes);

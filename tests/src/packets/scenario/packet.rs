@@ -3,8 +3,8 @@
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-use super::headers::{Around, around};
-use super::service::{BACKENDS, ENDS, NODE_PORT, frontends};
+use super::headers::{Around, any_headers};
+use super::service::{BACKENDS, ENDS, NODE_PORT, any_frontends};
 use crate::packets::datapath::Hook;
 use crate::packets::datapath::cases::Ends;
 use crate::packets::{Packet, icmp_echo, raw, sctp, tcp, udp};
@@ -25,7 +25,7 @@ pub struct Sent {
 }
 
 /// A packet of a client or backend. Most belong to a Service.
-pub fn intact() -> impl Strategy<Value = Sent> {
+pub fn any_intact_packet() -> impl Strategy<Value = Sent> {
     let hook = prop_oneof![
         3 => Just(Hook::Forward),
         1 => Just(Hook::Workload),
@@ -34,7 +34,7 @@ pub fn intact() -> impl Strategy<Value = Sent> {
     let protocol = prop_oneof![8 => Just(6u8), 6 => Just(17), 1 => Just(132), 1 => Just(1)];
     let ends = (0..ENDS.len(), CLIENT_PORTS, any::<prop::sample::Index>());
     // A few packets appear at the other hook.
-    (hook, protocol, ends, around(), prop::bool::weighted(0.1)).prop_map(
+    (hook, protocol, ends, any_headers(), prop::bool::weighted(0.1)).prop_map(
         |(hook, protocol, (family, client_port, other), around, astray)| {
             let at = ENDS[family];
             let client = at.client(client_port);
@@ -57,7 +57,7 @@ fn destination(at: &Ends, protocol: u8) -> Vec<String> {
     let port = if protocol == 17 { 53 } else { 80 };
     let own = [at.cluster(port), at.load_balancer(port), at.end(at.node, NODE_PORT)];
     let often = own.iter().cycle().take(8 * own.len()).cloned();
-    often.chain(frontends(at)).collect()
+    often.chain(any_frontends(at)).collect()
 }
 
 fn build(at: &Ends, protocol: u8, source: &str, destination: &str, around: &Around) -> Packet {
@@ -82,14 +82,14 @@ fn opposite(hook: Hook) -> Hook {
 }
 
 /// A damaged packet: changed bytes, truncated, a fragment, or random bytes.
-pub fn damaged() -> impl Strategy<Value = Sent> {
+pub fn any_damaged_packet() -> impl Strategy<Value = Sent> {
     let accident = prop_oneof![
         4 => vec((0usize..120, any::<u8>()), 1..4).prop_map(Accident::Overwritten),
         3 => (0usize..140).prop_map(Accident::CutTo),
         2 => (0usize..6, 1usize..9).prop_map(|(from, eighths)| Accident::Fragment(from, eighths)),
         1 => vec(any::<u8>(), 14..120).prop_map(Accident::Noise),
     ];
-    (intact(), accident).prop_map(|(sent, accident)| {
+    (any_intact_packet(), accident).prop_map(|(sent, accident)| {
         let packet = accident.to(&sent.packet);
         let is_fragment = matches!(accident, Accident::Fragment(..));
         // Later fragments have no ports; their fate depends on whether the first one arrived.

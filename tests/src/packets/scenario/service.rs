@@ -14,12 +14,12 @@ pub const NODE_PORT: u16 = 30080;
 pub const ENDS: [&Ends; 2] = [&V4, &V6];
 
 /// One of a few service ports, some without backends, some with policy `Local`.
-pub fn service() -> impl Strategy<Value = Service> {
+pub fn any_service() -> impl Strategy<Value = Service> {
     with_backends(0, true)
 }
 
 /// A service port that has a backend for every client.
-pub fn serving() -> impl Strategy<Value = Service> {
+pub fn any_serving_service() -> impl Strategy<Value = Service> {
     with_backends(1, false)
 }
 
@@ -66,7 +66,7 @@ fn texts(all: &[String]) -> Vec<&str> {
 }
 
 /// All frontends, and some addresses that are none.
-pub fn frontends(at: &Ends) -> Vec<String> {
+pub fn any_frontends(at: &Ends) -> Vec<String> {
     let mut all = vec![at.end(at.node, NODE_PORT), at.end(at.elsewhere, NODE_PORT)];
     for port in [80, 53, 81] {
         all.extend([at.cluster(port), at.load_balancer(port), at.end(at.node, port)]);

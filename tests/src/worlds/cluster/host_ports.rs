@@ -13,7 +13,7 @@ const PORT: u16 = 8081;
 pub fn check_host_ports(cluster: &Cluster) -> Result<()> {
     let node = cluster.node(Side::A);
     load_rules(node, &rules())?;
-    let server = names::server(PLUGIN, Side::A);
+    let server = names::expected_reply(PLUGIN, Side::A);
     let pod = |number| cluster.pod(PLUGIN, number).context("the plugin has pods");
     for ip in Ip::BOTH {
         let address = Side::A.node_address(ip);

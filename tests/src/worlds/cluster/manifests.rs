@@ -8,11 +8,11 @@ use super::names::{
 pub const TCP: u16 = 8080;
 pub const UDP: u16 = 5353;
 
-pub fn all() -> String {
+pub fn cluster_manifests() -> String {
     let mut text = String::new();
     for plugin in Plugin::ALL {
         for scope in Scope::BOTH {
-            text += &service(plugin, scope);
+            text += &cluster_service(plugin, scope);
             for ip in Ip::BOTH {
                 text += &slice(plugin, scope, ip);
             }
@@ -25,7 +25,7 @@ fn name(plugin: Plugin, scope: Scope) -> String {
     format!("{}-{}", scope.name(), plugin as usize)
 }
 
-fn service(plugin: Plugin, scope: Scope) -> String {
+fn cluster_service(plugin: Plugin, scope: Scope) -> String {
     let name = name(plugin, scope);
     let policy = match scope {
         Scope::Near => "Local",

@@ -26,8 +26,8 @@ use tun::Relay;
 pub use ask::{Reply, ask_from_node, ask_server};
 pub use host_ports::check_host_ports;
 pub use names::{
-    Ip, Plugin, Scope, Side, TransportProtocol, cluster_ip, join_port, load_balancer_address,
-    node_port, pod_address, server,
+    Ip, Plugin, Scope, Side, TransportProtocol, cluster_ip, expected_reply, join_port,
+    load_balancer_address, node_port, pod_address,
 };
 pub use policies::check_network_policies;
 pub use tunnel::{OTHERS as OTHER_TUNNELS, Tunnel};
@@ -49,12 +49,12 @@ pub struct Cluster {
 impl Cluster {
     pub fn new() -> Result<Self> {
         let topology = Topology::new("cluster")?;
-        let (client, nodes) = wiring::hosts(&topology)?;
+        let (client, nodes) = wiring::create_hosts(&topology)?;
         let pods = Plugin::WITH_PODS
             .iter()
-            .map(|&plugin| wiring::pods(&topology, plugin, &nodes))
+            .map(|&plugin| wiring::create_pods(&topology, plugin, &nodes))
             .collect::<Result<Vec<_>>>()?;
-        let relay = wiring::connect(&topology, &nodes)?;
+        let relay = wiring::connect_nodes(&topology, &nodes)?;
         let mut cluster =
             Self { client, nodes, pods, _servers: Vec::new(), _relay: relay, topology };
         cluster._servers = cluster.serve()?;
@@ -88,7 +88,7 @@ impl Cluster {
                 };
                 for ip in Ip::BOTH {
                     let address = pod_address(plugin, side, 0, ip);
-                    let name = names::server(plugin, side);
+                    let name = names::expected_reply(plugin, side);
                     servers
                         .push(host.tcp_echo(&names::join_port(&address, manifests::TCP), &name)?);
                     servers
@@ -102,7 +102,7 @@ impl Cluster {
     /// Starts an agent on a node, with the default choice of interfaces.
     pub fn agent(&self, side: Side, xdp_mode: &str) -> Result<Agent> {
         let file = self.topology.directory().join("manifests.yaml");
-        fs::write(&file, manifests::all())?;
+        fs::write(&file, manifests::cluster_manifests())?;
         let pins = self.topology.warm_pins(side.name());
         let own = ["--node-name", side.name(), "--xdp-mode", xdp_mode];
         let more = [&own[..], &SMALL_MAPS].concat();

@@ -125,7 +125,7 @@ pub fn join_port(address: &str, port: u16) -> String {
 }
 
 /// The reply of the server of a plugin on a node.
-pub fn server(plugin: Plugin, side: Side) -> String {
+pub fn expected_reply(plugin: Plugin, side: Side) -> String {
     format!("{plugin:?}-{}", side.name())
 }
 

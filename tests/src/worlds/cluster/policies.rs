@@ -22,7 +22,7 @@ pub fn check_network_policies(cluster: &Cluster) -> Result<()> {
         for scope in Scope::BOTH {
             let service = join_port(&cluster_ip(PLUGIN, scope, ip), TransportProtocol::Tcp.port());
             let reply = ask_server(pod(PLUGIN, 1)?, TransportProtocol::Tcp, &service)?;
-            reply.ensure_from(&names::server(PLUGIN, scope.side()))?;
+            reply.ensure_from(&names::expected_reply(PLUGIN, scope.side()))?;
             let forbidden = match scope {
                 Scope::Near => pod(Plugin::GatewayAndSecondCard, 0)?,
                 Scope::Far => pod(PLUGIN, 0)?,

@@ -8,7 +8,7 @@ use crate::worlds::topology::{Host, Topology};
 
 /// Connects the nodes' pods by tunnels of the kernel: IPv4 by ipip, and IPv6 by wireguard, or by ip6tnl
 /// where that is missing. A kernel without tunnels gets tun devices, and a program that connects them.
-pub fn connect(topology: &Topology, nodes: &[Host; 2]) -> Result<Option<Relay>> {
+pub fn connect_by_tunnel(topology: &Topology, nodes: &[Host; 2]) -> Result<Option<Relay>> {
     if !can_add(&nodes[0], "ipip local 192.0.2.11 remote 192.0.2.12") {
         let relay = Relay::start([&nodes[0], &nodes[1]], "tun0")?;
         for ip in Ip::BOTH {

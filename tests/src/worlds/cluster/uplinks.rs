@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::ask::ask_server;
 use super::names::{
-    Ip, Plugin, Scope, Side, TransportProtocol, join_port, node_port, pod_network, server,
+    Ip, Plugin, Scope, Side, TransportProtocol, expected_reply, join_port, node_port, pod_network,
 };
 use super::wiring::CLIENT_ON_SECOND;
 use super::{Cluster, load_rules};
@@ -56,7 +56,7 @@ fn ask_all(cluster: &Cluster) -> Result<()> {
         for transport in TransportProtocol::BOTH {
             let to = join_port(&Side::A.node_address(ip), node_port(PLUGIN, Scope::Near));
             ask_server(&cluster.client, transport, &to)
-                .and_then(|answer| answer.ensure_from(&server(PLUGIN, Side::A)))
+                .and_then(|answer| answer.ensure_from(&expected_reply(PLUGIN, Side::A)))
                 .with_context(|| format!("{transport:?} {to}"))?;
         }
     }

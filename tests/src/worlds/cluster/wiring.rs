@@ -31,7 +31,7 @@ table inet firewall {
 pub const CLIENT_ON_SECOND: [&str; 2] = ["10.9.0.9", "fd00:9::9"];
 
 /// A client and two nodes on two networks. The nodes' default route leads to the client on the first one.
-pub fn hosts(topology: &Topology) -> Result<(Host, [Host; 2])> {
+pub fn create_hosts(topology: &Topology) -> Result<(Host, [Host; 2])> {
     let fabric = topology.host("fabric")?;
     fabric.bridge("lan")?;
     fabric.bridge("second")?;
@@ -90,7 +90,7 @@ fn second_address(side: Side, ip: Ip) -> String {
 }
 
 /// A plugin's pods: two on node A, one on node B.
-pub fn pods(topology: &Topology, plugin: Plugin, nodes: &[Host; 2]) -> Result<[Host; 3]> {
+pub fn create_pods(topology: &Topology, plugin: Plugin, nodes: &[Host; 2]) -> Result<[Host; 3]> {
     if plugin == Plugin::BridgeAndVxlan {
         for side in Side::BOTH {
             add_pod_bridge(&nodes[side as usize], side)?;
@@ -167,7 +167,7 @@ impl NewPod<'_> {
 }
 
 /// Connects the nodes for each plugin. Returns what carries packets of a tunnel that the kernel lacks.
-pub fn connect(topology: &Topology, nodes: &[Host; 2]) -> Result<Option<Relay>> {
+pub fn connect_nodes(topology: &Topology, nodes: &[Host; 2]) -> Result<Option<Relay>> {
     for side in Side::BOTH {
         let node = &nodes[side as usize];
         let there = side.other();
@@ -178,7 +178,7 @@ pub fn connect(topology: &Topology, nodes: &[Host; 2]) -> Result<Option<Relay>> 
         }
     }
     add_vxlan(nodes)?;
-    tunnel::connect(topology, nodes)
+    tunnel::connect_by_tunnel(topology, nodes)
 }
 
 /// As flannel does it: neighbours and forwarding entries are static.

@@ -43,7 +43,7 @@ impl Response {
 }
 
 /// Sends a request over a new connection: its first lines, without the empty one.
-pub fn request(host: &Host, head: &str) -> Result<Response> {
+pub fn send_request(host: &Host, head: &str) -> Result<Response> {
     let mut connection = connect(host)?;
     write!(connection, "{head}Connection: close\r\n\r\n")?;
     let mut text = String::new();

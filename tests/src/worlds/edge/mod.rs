@@ -38,9 +38,9 @@ impl Edge {
         let topology = Topology::new(name)?;
         let host = topology.host("edge")?;
         for (number, server) in servers.iter().enumerate() {
-            let address = address_of(number);
+            let address = edge_address_of(number);
             host.address("lo", &format!("{address}/32"))?;
-            server::start(&host, (address, SERVERS).into(), server)?;
+            server::start_server(&host, (address, SERVERS).into(), server)?;
         }
         let manifests = topology.write_manifests(manifests)?;
         let proxy = spawn(&host, &topology, &manifests)?;
@@ -80,7 +80,7 @@ impl Edge {
 
     /// Sends a GET request over a new connection.
     pub fn get(&self, host: &str, path: &str) -> Result<Response> {
-        client::request(&self.host, &format!("GET {path} HTTP/1.1\r\nHost: {host}\r\n"))
+        client::send_request(&self.host, &format!("GET {path} HTTP/1.1\r\nHost: {host}\r\n"))
     }
 
     /// Waits until a request reaches this server.
@@ -117,14 +117,14 @@ fn spawn(host: &Host, topology: &Topology, manifests: &PathBuf) -> Result<Proces
 }
 
 /// The address of a server, by its position.
-pub fn address_of(number: usize) -> Ipv4Addr {
+pub fn edge_address_of(number: usize) -> Ipv4Addr {
     Ipv4Addr::new(10, 244, 1, 10 + u8::try_from(number).unwrap_or(u8::MAX))
 }
 
 /// A Service with these servers as endpoints, by their positions.
-pub fn service(name: &str, servers: &[usize]) -> Service {
+pub fn edge_service(name: &str, servers: &[usize]) -> Service {
     let addresses: Vec<String> =
-        servers.iter().map(|&number| address_of(number).to_string()).collect();
+        servers.iter().map(|&number| edge_address_of(number).to_string()).collect();
     let addresses: Vec<&str> = addresses.iter().map(String::as_str).collect();
     Service::new(name, &["None"]).tcp(80, SERVERS).here(&addresses)
 }

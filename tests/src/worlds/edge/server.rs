@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 use crate::worlds::topology::Host;
 
 /// Serves until the test program ends.
-pub fn start(host: &Host, address: SocketAddr, name: &str) -> Result<()> {
+pub fn start_server(host: &Host, address: SocketAddr, name: &str) -> Result<()> {
     let listener =
         host.enter(|| TcpListener::bind(address).with_context(|| address.to_string()))?;
     let name = name.to_owned();

@@ -12,7 +12,7 @@ use super::Id;
 const BPFFS: &str = "/sys/fs/bpf";
 
 /// The path of the BPF file system, which is mounted if necessary.
-pub fn bpffs() -> Result<&'static Path> {
+pub fn mount_bpffs() -> Result<&'static Path> {
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let _turn = ONE_AT_A_TIME.lock();
     let mounted = statfs(BPFFS)
@@ -25,7 +25,7 @@ pub fn bpffs() -> Result<&'static Path> {
     Ok(Path::new(BPFFS))
 }
 
-pub(super) fn pins(id: Id) -> PathBuf {
+pub(super) fn pins_of(id: Id) -> PathBuf {
     test_pins().join(id.to_string())
 }
 

@@ -18,7 +18,7 @@ use super::{Hierarchy, Id};
 const CGROUPS: &str = "/sys/fs/cgroup";
 
 /// The root of control groups version 2, which is mounted if necessary.
-pub(super) fn root() -> Result<PathBuf> {
+pub(super) fn mount_cgroups() -> Result<PathBuf> {
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let _turn = ONE_AT_A_TIME.lock();
     if let Some(root) = cgroup_root()? {
@@ -29,21 +29,22 @@ pub(super) fn root() -> Result<PathBuf> {
     Ok(CGROUPS.into())
 }
 
-pub(super) fn path(id: Id) -> Result<PathBuf> {
-    Ok(root()?.join(id.to_string()))
+pub(super) fn cgroup_path(id: Id) -> Result<PathBuf> {
+    Ok(mount_cgroups()?.join(id.to_string()))
 }
 
-pub(super) fn make(id: Id) -> Result<PathBuf> {
-    let path = path(id)?;
+pub(super) fn create_cgroup(id: Id) -> Result<PathBuf> {
+    let path = cgroup_path(id)?;
     fs::create_dir(&path)
         .with_context(|| format!("the control group {} can't be made", path.display()))?;
     Ok(path)
 }
 
 /// The groups of a topology in all hierarchies: its own, and those of nodes, whose names begin with its id.
-pub(super) fn groups(id: Id) -> Vec<PathBuf> {
+pub(super) fn list_cgroups(id: Id) -> Vec<PathBuf> {
     let (own, of_node) = (id.to_string(), format!("{id}-"));
-    let all = hierarchies().into_iter().flat_map(|root| fs::read_dir(root).into_iter().flatten());
+    let all =
+        list_hierarchies().into_iter().flat_map(|root| fs::read_dir(root).into_iter().flatten());
     let names = all.flatten().filter(|entry| {
         let name = entry.file_name();
         let name = name.to_string_lossy();
@@ -53,17 +54,17 @@ pub(super) fn groups(id: Id) -> Vec<PathBuf> {
 }
 
 /// The roots of all hierarchies of control groups.
-pub(super) fn hierarchies() -> Vec<PathBuf> {
+pub(super) fn list_hierarchies() -> Vec<PathBuf> {
     let hierarchies = Hierarchy::all_mounted().unwrap_or_default();
     hierarchies.into_iter().map(|hierarchy| hierarchy.mounted_at).collect()
 }
 
 /// Removes a group and those below it. A killed process stays in its group for a moment.
-pub(super) fn remove(cgroup: &Path) -> io::Result<()> {
+pub(super) fn remove_cgroup(cgroup: &Path) -> io::Result<()> {
     for entry in fs::read_dir(cgroup)? {
         let path = entry?.path();
         if path.is_dir() {
-            remove(&path)?;
+            remove_cgroup(&path)?;
         }
     }
     for _ in 0..400 {
@@ -78,7 +79,7 @@ pub(super) fn remove(cgroup: &Path) -> io::Result<()> {
 }
 
 /// Puts a program into the control group before it starts.
-pub(super) fn join(command: &mut Command, cgroup: &Path) {
+pub(super) fn join_cgroup(command: &mut Command, cgroup: &Path) {
     let processes = cgroup.join("cgroup.procs");
     // SAFETY: between fork and exec it only opens and writes a file. For the kernel, 0 is the
     // writing process.

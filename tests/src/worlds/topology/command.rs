@@ -15,8 +15,8 @@ use anyhow::{Context, Result, bail};
 pub const SOON: Duration = Duration::from_secs(120);
 
 /// Runs `ip` with arguments as typed in a shell.
-pub fn ip(arguments: &str) -> Result<String> {
-    run(Command::new("ip").args(arguments.split_whitespace()))
+pub fn run_ip(arguments: &str) -> Result<String> {
+    run_to_end(Command::new("ip").args(arguments.split_whitespace()))
 }
 
 /// Runs several commands of `ip` in one process, which stops at the first that fails.
@@ -33,7 +33,7 @@ pub(crate) fn ip_batch(namespace: &str, commands: &[String]) -> Result<()> {
 }
 
 /// Runs a program to its end; returns its output.
-pub fn run(command: &mut Command) -> Result<String> {
+pub fn run_to_end(command: &mut Command) -> Result<String> {
     run_with_input(command.stdin(Stdio::null()))
 }
 
@@ -58,7 +58,7 @@ fn run_with_input(command: &mut Command) -> Result<String> {
 /// one that another thread starts meanwhile would inherit the open file for a moment, and the
 /// kernel starts no program that is open for writing ("Text file busy").
 pub fn copy_program(program: &Path, copy: &Path) -> Result<()> {
-    run(Command::new("install").args(["--mode=755", "--"]).arg(program).arg(copy)).map(drop)
+    run_to_end(Command::new("install").args(["--mode=755", "--"]).arg(program).arg(copy)).map(drop)
 }
 
 /// A command as typed in a shell.
@@ -97,13 +97,13 @@ mod tests {
     fn an_error_quotes_the_command_and_its_output() {
         let mut command = Command::new("sh");
         command.args(["-c", "echo out; echo err >&2; exit 3"]);
-        let error = run(&mut command).unwrap_err().to_string();
+        let error = run_to_end(&mut command).unwrap_err().to_string();
         assert_eq!(error, "sh -c 'echo out; echo err >&2; exit 3': exit status: 3\nerr\nout");
     }
 
     #[test]
     fn a_program_that_is_not_there_is_named() {
-        let error = run(&mut Command::new("no-such-program")).unwrap_err().to_string();
+        let error = run_to_end(&mut Command::new("no-such-program")).unwrap_err().to_string();
         assert!(error.contains("is no-such-program installed?"), "{error}");
     }
 }

@@ -15,7 +15,7 @@ use nix::sched::{CloneFlags, setns};
 use serde_json::Value;
 
 use super::cgroup;
-use super::command::{ip, ip_batch, run};
+use super::command::{ip_batch, run_ip, run_to_end};
 use super::shared::{SharedTopology, check_name};
 use super::{Process, SOON};
 
@@ -48,7 +48,7 @@ impl Host {
         check_name(name)?;
         let namespace = format!("{}-{}-{name}", shared.id, shared.name);
         let host = Self { name: name.to_owned(), namespace, shared: shared.clone() };
-        ip(&format!("netns add {}", host.namespace))?;
+        run_ip(&format!("netns add {}", host.namespace))?;
         host.sysctl(&SETTINGS)?;
         host.ip("link set lo up")?;
         Ok(host)
@@ -70,7 +70,7 @@ impl Host {
 
     /// Runs `ip` on this host with arguments as typed in a shell.
     pub fn ip(&self, arguments: &str) -> Result<String> {
-        ip(&format!("-n {} {arguments}", self.namespace))
+        run_ip(&format!("-n {} {arguments}", self.namespace))
     }
 
     /// Runs several commands of `ip` on this host in one process, which stops at the first that fails.
@@ -100,7 +100,7 @@ impl Host {
 
     /// Sets sysctls, each as `name=value`.
     pub fn sysctl(&self, settings: &[&str]) -> Result<()> {
-        run(self.command("sysctl").arg("-qw").args(settings)).map(drop)
+        run_to_end(self.command("sysctl").arg("-qw").args(settings)).map(drop)
     }
 
     /// Packets sent through a device that the peer has dropped because its queue was full.
@@ -157,7 +157,7 @@ impl Host {
         let mut timeout = Command::new("timeout");
         timeout.arg("--kill-after=1").arg(limit.as_secs_f32().to_string()).arg("nsenter");
         let mut command = self.inside(timeout, program);
-        run(command.args(words)).map_err(|error| {
+        run_to_end(command.args(words)).map_err(|error| {
             self.shared.trouble.store(true, Ordering::Relaxed);
             // The exit status of timeout(1).
             let late = error.to_string().contains("exit status: 124");
@@ -210,7 +210,7 @@ impl Host {
     }
 
     fn inside(&self, mut command: Command, program: impl AsRef<OsStr>) -> Command {
-        cgroup::join(&mut command, self.cgroup());
+        cgroup::join_cgroup(&mut command, self.cgroup());
         command.arg(format!("--net={}", self.namespace_path().display())).arg("--").arg(program);
         command
     }

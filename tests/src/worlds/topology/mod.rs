@@ -58,10 +58,10 @@ use std::thread;
 
 use anyhow::{Context, Result, ensure};
 
-pub use bpffs::bpffs;
+pub use bpffs::mount_bpffs;
 pub use capture::Capture;
 pub use certificate::Certificate;
-pub use command::{SOON, copy_program, run, wait_until};
+pub use command::{SOON, copy_program, run_to_end, wait_until};
 pub use echo::{Echo, name_of_server};
 pub use hierarchies::Hierarchy;
 pub use host::Host;
@@ -98,8 +98,8 @@ impl Topology {
         let shared = SharedTopology {
             id,
             name: name.to_owned(),
-            directory: sweep::directory(id),
-            cgroup: cgroup::path(id)?,
+            directory: sweep::directory_of(id),
+            cgroup: cgroup::cgroup_path(id)?,
             logs: AtomicU32::new(0),
             trouble: AtomicBool::new(false),
             warm: Mutex::default(),
@@ -107,8 +107,8 @@ impl Topology {
         // From here on, drop cleans up.
         let topology = Self { shared: Arc::new(shared) };
         make_directory(topology.directory())?;
-        cgroup::make(id)?;
-        bpffs()?;
+        cgroup::create_cgroup(id)?;
+        mount_bpffs()?;
         fs::create_dir_all(bpffs::test_pins())?;
         make_directory(&topology.pins())?;
         Ok(topology)
@@ -138,7 +138,7 @@ impl Topology {
 
     /// A directory of the BPF filesystem, removed with the topology.
     pub fn pins(&self) -> PathBuf {
-        bpffs::pins(self.shared.id)
+        bpffs::pins_of(self.shared.id)
     }
 
     /// The agent's pin path, which does not exist before an agent starts.
@@ -203,7 +203,7 @@ impl Drop for Topology {
                 }
             }
         }
-        sweep::remove(*id);
+        sweep::remove_topology(*id);
     }
 }
 

@@ -3,7 +3,7 @@
 use anyhow::{Context, Result};
 
 use super::Host;
-use super::command::ip;
+use super::command::run_ip;
 
 /// The description of a device: one end of a veth pair.
 #[must_use]
@@ -103,7 +103,7 @@ pub(super) fn link_ports(one: Port<'_>, other: Port<'_>) -> Result<()> {
     let (device, peer) = (&one.device, &other.device);
     let make = format!("-n {a} link add {device} type veth peer name {peer} netns {b}");
     let link = || {
-        ip(&make)?;
+        run_ip(&make)?;
         // Before an IPv6 address can be used its device needs a carrier.
         one.bring_up()?;
         other.bring_up()?;

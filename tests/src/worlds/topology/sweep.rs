@@ -11,9 +11,9 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use super::Id;
-use super::bpffs::{pins, test_pins};
+use super::bpffs::{pins_of, test_pins};
 use super::cgroup;
-use super::command::ip;
+use super::command::run_ip;
 
 const NAMESPACES: &str = "/run/netns";
 
@@ -21,35 +21,35 @@ const NAMESPACES: &str = "/run/netns";
 pub fn remove_leftovers() {
     let orphans: BTreeSet<Id> = [PathBuf::from(NAMESPACES), test_pins(), env::temp_dir()]
         .into_iter()
-        .chain(cgroup::hierarchies())
+        .chain(cgroup::list_hierarchies())
         .flat_map(|directory| names(&directory))
         .filter_map(|name| Id::parse(&name))
         .filter(|id| id.is_orphaned())
         .collect();
-    orphans.into_iter().for_each(remove);
+    orphans.into_iter().for_each(remove_topology);
 }
 
 /// Removes everything of a topology. Failures are printed, and the rest is removed.
-pub(super) fn remove(id: Id) {
+pub(super) fn remove_topology(id: Id) {
     let namespaces = namespaces(id);
     // First processes, which could still pin something; last the namespaces of pinned links.
     end_processes_in(&namespaces);
-    report_failure(&pins(id), fs::remove_dir_all(pins(id)));
+    report_failure(&pins_of(id), fs::remove_dir_all(pins_of(id)));
     for namespace in &namespaces {
         let path = Path::new(NAMESPACES).join(namespace);
-        if let Err(error) = ip(&format!("netns delete {namespace}"))
+        if let Err(error) = run_ip(&format!("netns delete {namespace}"))
             && path.exists()
         {
             report_failure(&path, Err(io::Error::other(error)));
         }
     }
-    for group in cgroup::groups(id) {
-        report_failure(&group, cgroup::remove(&group));
+    for group in cgroup::list_cgroups(id) {
+        report_failure(&group, cgroup::remove_cgroup(&group));
     }
-    report_failure(&directory(id), fs::remove_dir_all(directory(id)));
+    report_failure(&directory_of(id), fs::remove_dir_all(directory_of(id)));
 }
 
-pub(super) fn directory(id: Id) -> PathBuf {
+pub(super) fn directory_of(id: Id) -> PathBuf {
     env::temp_dir().join(id.to_string())
 }
 

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 use tests::manifests::{Ingress, ingress_class, manifests};
-use tests::worlds::edge::{Edge, HTTP, address_of, service};
+use tests::worlds::edge::{Edge, HTTP, edge_address_of, edge_service};
 use tests::worlds::topology::{Process, SOON};
 
 const GRPC: usize = 1;
@@ -16,10 +16,10 @@ const PREFIX: &str = "Prefix";
 #[test]
 fn common_clients_work_through_the_proxy() -> Result<()> {
     let services = manifests(&[
-        service("web", &[0]),
-        service("grpc", &[GRPC]),
-        service("h2c", &[GRPC]).app_protocol("kubernetes.io/h2c"),
-        service("ws", &[WEBSOCKET]).app_protocol("kubernetes.io/ws"),
+        edge_service("web", &[0]),
+        edge_service("grpc", &[GRPC]),
+        edge_service("h2c", &[GRPC]).app_protocol("kubernetes.io/h2c"),
+        edge_service("ws", &[WEBSOCKET]).app_protocol("kubernetes.io/ws"),
     ]);
     let rule = |name: &str| {
         let host = format!("{name}.test");
@@ -50,7 +50,7 @@ fn load(edge: &Edge) -> Result<()> {
 
 fn grpc(edge: &Edge) -> Result<()> {
     let Some(python) = python("grpc") else { return Ok(()) };
-    let address = format!("{}:8080", address_of(GRPC));
+    let address = format!("{}:8080", edge_address_of(GRPC));
     let _server = start(edge, GRPC, &python, "grpc_calls.py", &[&address])?;
     for host in ["grpc.test", "h2c.test"] {
         call(edge, &python, "grpc_calls.py", &[&format!("127.0.0.1:{HTTP}"), host])?;
@@ -60,7 +60,7 @@ fn grpc(edge: &Edge) -> Result<()> {
 
 fn websockets(edge: &Edge) -> Result<()> {
     let Some(python) = python("websockets") else { return Ok(()) };
-    let address = address_of(WEBSOCKET).to_string();
+    let address = edge_address_of(WEBSOCKET).to_string();
     let _server = start(edge, WEBSOCKET, &python, "websocket_calls.py", &[&address, "8080"])?;
     call(edge, &python, "websocket_calls.py", &["127.0.0.1", &HTTP.to_string(), "ws.test"])
 }
@@ -84,7 +84,7 @@ fn script(name: &str) -> PathBuf {
 }
 
 fn start(edge: &Edge, number: usize, python: &Path, name: &str, words: &[&str]) -> Result<Process> {
-    edge.host.address("lo", &format!("{}/32", address_of(number)))?;
+    edge.host.address("lo", &format!("{}/32", edge_address_of(number)))?;
     let mut command = edge.host.command(python);
     let mut server = edge.host.spawn(command.arg(script(name)).arg("serve").args(words))?;
     server.wait_for_output("ready", SOON)?;
