@@ -4,7 +4,7 @@
 //! - `start`, `devices`, `programs`: starts, attaches to interfaces, opens what needs privileges
 //! - `announcer`, `advertiser`: announce addresses on links and by BGP
 //! - `exchange`: learns earlier owners of slots from other nodes
-//! - `outlets`, `tally`, `counters`, `latency`, `complaints`: what is reported, and to which log, metric or Event
+//! - `outlets`, `tally`, `counters`, `latency`, `reported_problems`: what is reported, and to which log, metric or Event
 //!
 //! # Invariants
 //! - All decisions are made in one loop, on the main thread; sources, servers and speakers run concurrently.
@@ -14,7 +14,6 @@
 mod advertiser;
 mod announcement_objects;
 mod announcer;
-mod complaints;
 mod control;
 mod counters;
 mod devices;
@@ -23,6 +22,7 @@ mod latency;
 mod node_ports;
 mod outlets;
 mod programs;
+mod reported_problems;
 mod retry;
 mod start;
 mod tally;

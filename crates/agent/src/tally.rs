@@ -47,7 +47,11 @@ impl Tally {
     }
 
     /// Problems to report for entries that were newly set aside.
-    pub fn set_aside(&mut self, new: &[OptionalEntry], planner: &Planner) -> BTreeSet<Problem> {
+    pub fn problems_of_set_aside(
+        &mut self,
+        new: &[OptionalEntry],
+        planner: &Planner,
+    ) -> BTreeSet<Problem> {
         if new.is_empty() {
             return BTreeSet::new();
         }

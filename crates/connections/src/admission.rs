@@ -51,13 +51,13 @@ pub enum PeerKey {
 }
 
 /// A connection; never reused.
-pub type Id = u64;
+pub type ConnectionId = u64;
 
 #[derive(Debug)]
 pub struct Admitted {
-    pub id: Id,
+    pub id: ConnectionId,
     /// The connection to close for this one.
-    pub evicted: Option<Id>,
+    pub evicted: Option<ConnectionId>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,8 +91,8 @@ impl AdmittedConnection {
 #[derive(Debug)]
 pub struct Admission {
     limits: AdmissionLimits,
-    next: Id,
-    connections: BTreeMap<Id, AdmittedConnection>,
+    next: ConnectionId,
+    connections: BTreeMap<ConnectionId, AdmittedConnection>,
 }
 
 impl Admission {
@@ -117,7 +117,7 @@ impl Admission {
     }
 
     /// Removes an idle connection when file descriptors run out. Local connections are removed last.
-    pub(crate) fn shed(&mut self) -> Option<Id> {
+    pub(crate) fn shed(&mut self) -> Option<ConnectionId> {
         let id = self
             .oldest_idle(|connection| !connection.is_local())
             .or_else(|| self.oldest_idle(AdmittedConnection::is_local))?;
@@ -125,21 +125,21 @@ impl Admission {
         Some(id)
     }
 
-    pub fn begin_response(&mut self, id: Id, now: Instant) {
+    pub fn begin_response(&mut self, id: ConnectionId, now: Instant) {
         self.enter(id, Phase::Answering, now);
     }
 
-    pub(crate) fn end_response(&mut self, id: Id, now: Instant) {
+    pub(crate) fn end_response(&mut self, id: ConnectionId, now: Instant) {
         self.enter(id, Phase::Answered, now);
     }
 
-    pub fn close(&mut self, id: Id) {
+    pub fn close(&mut self, id: ConnectionId) {
         self.connections.remove(&id);
     }
 
     /// When to close a connection if its phase does not change before. `None`: it is closed
     /// already.
-    pub fn deadline(&self, id: Id) -> Option<Instant> {
+    pub fn deadline(&self, id: ConnectionId) -> Option<Instant> {
         let connection = self.connections.get(&id)?;
         let limit = match connection.phase {
             Phase::New => self.limits.head,
@@ -154,7 +154,7 @@ impl Admission {
         &mut self,
         limit: usize,
         competes: impl Fn(&AdmittedConnection) -> bool,
-    ) -> Option<Option<Id>> {
+    ) -> Option<Option<ConnectionId>> {
         if self.connections.values().filter(|other| competes(other)).count() < limit {
             return Some(None);
         }
@@ -164,18 +164,19 @@ impl Admission {
     }
 
     /// Of the peer with the most idle connections that compete, the one that has been idle for longest.
-    fn oldest_idle(&self, competes: impl Fn(&AdmittedConnection) -> bool) -> Option<Id> {
+    fn oldest_idle(&self, competes: impl Fn(&AdmittedConnection) -> bool) -> Option<ConnectionId> {
         let idle = || self.connections.iter().filter(|(_, c)| c.is_idle() && competes(c));
         let mut by_peer: HashMap<PeerKey, usize> = HashMap::new();
         for (_, connection) in idle() {
             *by_peer.entry(connection.peer).or_default() += 1;
         }
-        let oldest =
-            |(id, c): &(&Id, &AdmittedConnection)| (Reverse(by_peer[&c.peer]), c.since, **id);
+        let oldest = |(id, c): &(&ConnectionId, &AdmittedConnection)| {
+            (Reverse(by_peer[&c.peer]), c.since, **id)
+        };
         idle().min_by_key(oldest).map(|(&id, _)| id)
     }
 
-    fn enter(&mut self, id: Id, phase: Phase, now: Instant) {
+    fn enter(&mut self, id: ConnectionId, phase: Phase, now: Instant) {
         if let Some(connection) = self.connections.get_mut(&id) {
             (connection.phase, connection.since) = (phase, now);
         }
@@ -209,7 +210,11 @@ mod tests {
         Clock(Instant::now())
     }
 
-    fn admit(admission: &mut Admission, peer: PeerKey, at: Instant) -> (Id, Option<Id>) {
+    fn admit(
+        admission: &mut Admission,
+        peer: PeerKey,
+        at: Instant,
+    ) -> (ConnectionId, Option<ConnectionId>) {
         let admitted = admission.admit(peer, at).unwrap();
         (admitted.id, admitted.evicted)
     }
@@ -240,13 +245,13 @@ mod tests {
     #[test]
     fn the_connection_idle_for_longest_is_closed_for_a_new_one() {
         let (mut admission, clock) = (admission(), clock());
-        let ids: Vec<Id> =
+        let ids: Vec<ConnectionId> =
             (0..4).map(|n| admit(&mut admission, remote(n), clock.at(n.into())).0).collect();
         // The first is being served, and the second has been: both are used by their clients.
         admission.begin_response(ids[0], clock.at(5));
         admission.begin_response(ids[1], clock.at(5));
         admission.end_response(ids[1], clock.at(6));
-        let evicted: Vec<Option<Id>> =
+        let evicted: Vec<Option<ConnectionId>> =
             (10..13).map(|n| admit(&mut admission, remote(n), clock.at(n.into())).1).collect();
         assert_eq!(evicted, [Some(ids[2]), Some(ids[3]), Some(ids[1])]);
     }

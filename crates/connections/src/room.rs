@@ -15,7 +15,7 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::sleep_until;
 
 use crate::accept::accept_connections;
-use crate::admission::{Admission, AdmissionLimits, Admitted, Id, PeerKey};
+use crate::admission::{Admission, AdmissionLimits, Admitted, ConnectionId, PeerKey};
 
 /// A socket that accepts connections.
 pub trait Listen: Send + Sync {
@@ -68,7 +68,7 @@ pub struct Room(Mutex<RoomState>);
 
 struct RoomState {
     admission: Admission,
-    tasks: BTreeMap<Id, AbortHandle>,
+    tasks: BTreeMap<ConnectionId, AbortHandle>,
 }
 
 impl Room {
@@ -110,12 +110,12 @@ impl Room {
 }
 
 impl RoomState {
-    fn remove(&mut self, id: Id) {
+    fn remove(&mut self, id: ConnectionId) {
         self.admission.close(id);
         self.tasks.remove(&id);
     }
 
-    fn abort(&mut self, id: Option<Id>) {
+    fn abort(&mut self, id: Option<ConnectionId>) {
         if let Some(task) = id.and_then(|id| self.tasks.remove(&id)) {
             task.abort();
         }
@@ -125,7 +125,7 @@ impl RoomState {
 /// A connection's slot in its room. Dropping it frees the slot.
 pub struct Permit {
     room: Arc<Room>,
-    id: Id,
+    id: ConnectionId,
     has_left: AtomicBool,
     /// Notified when the connection's phase changes, and with it the deadline.
     phase: Notify,

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use http::{HeaderMap, HeaderValue, StatusCode, header};
-use lb_http::auth::{Check, Users, Verified};
+use lb_http::auth::{Check, Users, VerifiedCredentials};
 use lb_http::balance::{Balancer, BalancerSettings, Pick};
 use lb_http::policy::RateLimits;
 use lb_http::rate::{DEFAULT_CAPACITY, Limiter};
@@ -234,17 +234,17 @@ fn measure_passwords() {
     ] {
         let (users, problems) = Users::parse(&format!("ann:{hash}"));
         assert!(problems.is_empty(), "{hash}");
-        let (headers, verified) = (credentials(&password), Verified::new([1; 32]));
+        let (headers, verified) = (credentials(&password), VerifiedCredentials::new([1; 32]));
         report(&format!("a wrong password, {what}"), |_| {
             let Check::Costly(verification) = users.check(&headers, &verified) else {
                 panic!("it is not costly: {what}");
             };
-            assert_eq!(verification.run(&Verified::new([1; 32])), None);
+            assert_eq!(verification.run(&VerifiedCredentials::new([1; 32])), None);
         });
     }
     let (users, _) =
         Users::parse("ann:$2b$05$CCCCCCCCCCCCCCCCCCCCC.z6PrHbuSsMSSwIGFy1JGevQZf6CqJ1y");
-    let (headers, verified) = (credentials("Hello world!"), Verified::new([1; 32]));
+    let (headers, verified) = (credentials("Hello world!"), VerifiedCredentials::new([1; 32]));
     if let Check::Costly(verification) = users.check(&headers, &verified) {
         verification.run(&verified);
     }

@@ -54,7 +54,7 @@ pub fn send_inheritance(
     handover::send_sockets(stream, &sockets, &serde_json::to_string(&message)?)
 }
 
-/// Receives it, from standard input.
+/// Receives from standard input what the parent sent.
 pub fn receive_inheritance() -> Result<Inheritance> {
     let stream = StdStream::from(io::stdin().as_fd().try_clone_to_owned()?);
     stream.set_read_timeout(Some(PARENT_TIMEOUT)).context("standard input is not a Unix socket")?;

@@ -47,7 +47,7 @@ pub fn list_jumps() -> io::Result<BTreeSet<Jump>> {
     Ok(jumps)
 }
 
-/// Removes them, jumps first, so that packets meet either all of the rest or nothing of it.
+/// Removes chains and rules of kube-proxy, jumps first, so that packets meet either all of the rest or nothing of it.
 pub fn remove_leftovers(leftovers: &Leftovers) -> io::Result<()> {
     let jumps = leftovers.jumps.iter().map(|jump| {
         let handle = encode_attribute(RULE_HANDLE, &jump.handle.to_be_bytes());

@@ -71,7 +71,7 @@ impl<K: Eq + Hash + Clone> Shares<K> {
 }
 
 impl<K: Eq + Hash> Shares<K> {
-    /// May be poisoned: the numbers are changed only after everything that can fail.
+    /// The numbers, also after a panic of another thread: they change only after everything that can fail.
     fn lock(&self) -> MutexGuard<'_, Used<K>> {
         self.used.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -28,7 +28,8 @@ impl NoticeBurst {
     /// How many occurrences of an interval are logged one by one.
     pub(crate) const LOGGED: u32 = 10;
 
-    /// Call [`Self::end`] before it: the count of an interval that is over is lost otherwise.
+    /// Decides whether an occurrence is logged. Call [`Self::end`] first: the count of an interval that is over is lost
+    /// otherwise.
     pub fn admit(&mut self, now: Instant) -> NoticeAdmission {
         let ends = match self.ends {
             Some(ends) if now < ends => ends,

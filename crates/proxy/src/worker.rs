@@ -8,7 +8,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use lb_http::auth::Verified;
+use lb_http::auth::VerifiedCredentials;
 use lb_http::rate::{DEFAULT_CAPACITY, Limiter};
 use lb_http::{Route, UpstreamName};
 use lb_limits::{ClientNetwork, Shares};
@@ -33,7 +33,7 @@ pub(crate) struct WorkerContext {
     pub settings: ProxySettings,
     pub sources: Arc<Sources>,
     pub rates: Limiter,
-    pub verified: Arc<Verified>,
+    pub verified: Arc<VerifiedCredentials>,
     pub verifications: Verifications,
     pub handshakes: Handshakes,
     pub balancers: Balancers,
@@ -52,7 +52,7 @@ impl WorkerContext {
         Ok(Self {
             sources: Sources::new(&settings.limits),
             rates: Limiter::new(DEFAULT_CAPACITY, RandomState::new(), now),
-            verified: Arc::new(Verified::new(secret)),
+            verified: Arc::new(VerifiedCredentials::new(secret)),
             verifications: Verifications::default(),
             handshakes: Handshakes::new(settings.session_keys.clone())?,
             balancers: Balancers::new(settings.balancing.clone(), config),

@@ -1,7 +1,7 @@
 //! What a process waits for, for the person who asks why nothing happens.
 //!
 //! Whoever waits for something outside of the process begins a [`Wait`] and drops it when the wait is
-//! over. One that lasts longer than [`LONG`] is in the log (once, then rarely), and in
+//! over. One that lasts longer than [`LONG_WAIT`] is in the log (once, then rarely), and in
 //! [`Waits::long`], from which the status and the metrics of the process are made.
 //!
 //! Invariant: a wait never delays or changes what it describes.
@@ -15,13 +15,13 @@ use serde::{Deserialize, Serialize};
 use tokio::time::{MissedTickBehavior, interval};
 
 /// Shorter waits are not worth mentioning.
-pub const LONG: Duration = Duration::from_secs(5);
+pub const LONG_WAIT: Duration = Duration::from_secs(5);
 /// The age at which a wait is logged again after it was logged first. From the last one on it is
 /// logged each time that it has lasted for as long again.
-const REPEATS: [Duration; 3] =
+const REPEATED_LOG_AGES: [Duration; 3] =
     [Duration::from_secs(60), Duration::from_secs(600), Duration::from_secs(3600)];
 /// How often waits are looked at for the log.
-const INTERVAL: Duration = Duration::from_secs(1);
+const LOG_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// What kind of thing is waited for. The name is a label of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -66,7 +66,7 @@ impl Display for Resource {
     }
 }
 
-/// A wait that has lasted longer than [`LONG`].
+/// A wait that has lasted longer than [`LONG_WAIT`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct LongWait {
@@ -129,18 +129,18 @@ impl Waits {
             subject,
             reason: String::new(),
             since,
-            next_report: since + LONG,
+            next_report: since + LONG_WAIT,
             reports: 0,
         };
         state.entries.insert(id, entry);
         Wait { waits: self.clone(), id }
     }
 
-    /// The waits that have lasted longer than [`LONG`], the longest first.
+    /// The waits that have lasted longer than [`LONG_WAIT`], the longest first.
     pub fn long(&self, now: Instant) -> Vec<LongWait> {
         let state = self.state();
         let mut long: Vec<&OpenWait> =
-            state.entries.values().filter(|entry| entry.age(now) >= LONG).collect();
+            state.entries.values().filter(|entry| entry.age(now) >= LONG_WAIT).collect();
         long.sort_by_key(|entry| entry.since);
         long.into_iter().map(|entry| entry.describe(now)).collect()
     }
@@ -150,13 +150,13 @@ impl Waits {
         let mut state = self.state();
         let due = state.entries.values_mut().filter(|entry| now >= entry.next_report);
         due.map(|entry| {
-            let next = match REPEATS.get(entry.reports) {
+            let next = match REPEATED_LOG_AGES.get(entry.reports) {
                 Some(age) => entry.since + *age,
-                None => now + REPEATS[REPEATS.len() - 1],
+                None => now + REPEATED_LOG_AGES[REPEATED_LOG_AGES.len() - 1],
             };
             entry.reports += 1;
             // A process that stood still logs a wait once, not once for each age that it missed.
-            entry.next_report = next.max(now + INTERVAL);
+            entry.next_report = next.max(now + LOG_CHECK_INTERVAL);
             entry.describe(now)
         })
         .collect()
@@ -164,7 +164,7 @@ impl Waits {
 
     /// Logs long waits until it is dropped.
     pub async fn log(self) {
-        let mut ticks = interval(INTERVAL);
+        let mut ticks = interval(LOG_CHECK_INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
@@ -209,7 +209,7 @@ pub struct Wait {
 }
 
 impl Wait {
-    /// Why it has not come yet; replaces an earlier reason.
+    /// States why the wait lasts; replaces an earlier reason.
     pub fn explain(&self, reason: impl Into<String>) {
         self.change(|entry| entry.reason = reason.into());
     }
@@ -250,7 +250,7 @@ mod tests {
         let services = waits.begin_at(start, Resource::ApiServer, "list of Services");
         services.explain("no response within 60 s");
         let lock = waits.clone().begin_at(start, Resource::Lock, "/sys/fs/bpf/millrace");
-        assert_eq!(waits.long(start + LONG - SECOND), []);
+        assert_eq!(waits.long(start + LONG_WAIT - SECOND), []);
         let later = start + 7 * SECOND;
         let long = waits.long(later);
         let shown: Vec<String> = long.iter().map(ToString::to_string).collect();

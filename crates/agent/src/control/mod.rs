@@ -25,10 +25,10 @@ use tokio::sync::mpsc;
 use super::advertiser::Advertiser;
 use super::announcement_objects::AnnouncementObjects;
 use super::announcer::Announcing;
-use super::complaints::Complaints;
 use super::latency::Latency;
 use super::node_ports::NodePorts;
 use super::outlets::Outlets;
+use super::reported_problems::ReportedProblems;
 use super::retry::Retry;
 use super::tally::Tally;
 
@@ -61,8 +61,8 @@ pub struct Agent<T> {
     health_checks_changed: bool,
     /// Services for which there was no room.
     lacking: BTreeSet<ServiceName>,
-    invalid: Complaints,
-    withheld: Complaints,
+    invalid: ReportedProblems,
+    withheld: ReportedProblems,
     /// Services whose problems were fixed before the plan, and the reason to report when they are
     /// programmed.
     fixed: BTreeMap<ServiceName, NoticeReason>,
@@ -141,8 +141,8 @@ impl<T: BacklogTables> Agent<T> {
             health_checks: BTreeMap::new(),
             health_checks_changed: false,
             lacking: BTreeSet::new(),
-            invalid: Complaints::default(),
-            withheld: Complaints::default(),
+            invalid: ReportedProblems::default(),
+            withheld: ReportedProblems::default(),
             fixed: BTreeMap::new(),
             latency: Latency::new(SystemTime::now()),
             tally: Tally::default(),

@@ -180,7 +180,7 @@ impl<T: BacklogTables> Agent<T> {
         let announced = announced_ports(service.is_some_and(has_lent_ports), &settled);
         self.announcing.set(name, (uid, labels), is_assigned, announced.iter());
         self.advertiser.set(name, labels, is_assigned, announced.iter());
-        let (new, is_fixed) = self.invalid.set(name, settled.problems);
+        let (new, is_fixed) = self.invalid.replace_problems(name, settled.problems);
         for problem in new {
             self.outlets.post(&problem, NoticeReason::NotServed, &self.store);
         }

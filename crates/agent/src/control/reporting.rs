@@ -26,7 +26,7 @@ impl<T: BacklogTables> Agent<T> {
             let problems = problems.remove(&format!("Service {service}")).unwrap_or_default();
             let lacks = lacking.contains(service);
             let reason = if lacks { NoticeReason::NoRoom } else { NoticeReason::NotServed };
-            let (new, is_fixed) = self.withheld.set(service, problems);
+            let (new, is_fixed) = self.withheld.replace_problems(service, problems);
             for problem in new {
                 self.outlets.post(&problem, reason, &self.store);
             }
@@ -41,14 +41,19 @@ impl<T: BacklogTables> Agent<T> {
     }
 
     pub(super) fn post_problems(&self, service: &ServiceName) {
-        let all = self.invalid.of(service).chain(self.withheld.of(service));
+        let all = self.invalid.problems_of(service).chain(self.withheld.problems_of(service));
         self.outlets.condition.set_problems(service, all.map(ToString::to_string).collect());
     }
 
     /// Reports Services without problems that had some before, now that they are programmed.
     pub(super) fn post_fixed(&mut self) {
         for (service, reason) in std::mem::take(&mut self.fixed) {
-            let is_wrong = self.invalid.of(&service).chain(self.withheld.of(&service)).count() > 0;
+            let is_wrong = self
+                .invalid
+                .problems_of(&service)
+                .chain(self.withheld.problems_of(&service))
+                .count()
+                > 0;
             if !is_wrong && self.programmed.contains_key(&service) {
                 self.outlets.post_fixed(&service, reason, &self.store);
             }
@@ -58,7 +63,7 @@ impl<T: BacklogTables> Agent<T> {
     /// Reports entries for which the maps have no room.
     pub(super) fn report_set_aside(&mut self) {
         let new = self.tables.newly_set_aside();
-        for problem in self.tally.set_aside(&new, &self.planner) {
+        for problem in self.tally.problems_of_set_aside(&new, &self.planner) {
             self.outlets.post(&problem, NoticeReason::NoRoom, &self.store);
         }
     }
@@ -128,7 +133,7 @@ impl<T: BacklogTables> Agent<T> {
         for (family, latency) in self.latency.record_programmed(now) {
             metrics.programmed(family, latency);
         }
-        metrics.set_problems(self.invalid.services());
+        metrics.set_problems(self.invalid.services_with_problems());
         self.outlets
             .condition
             .record_programmed(self.programmed_counts(), self.tables.without_room());

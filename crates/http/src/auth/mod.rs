@@ -28,7 +28,7 @@ use http::header::AUTHORIZATION;
 pub use htpasswd::Problem;
 use scheme::Scheme;
 pub use scheme::UnusableHash;
-pub use verified::Verified;
+pub use verified::VerifiedCredentials;
 
 /// Of user and of password, as with htpasswd. The time of a hash grows with the password.
 const MOST_OCTETS: usize = 255;
@@ -53,7 +53,7 @@ pub enum Check {
 }
 
 impl Users {
-    pub fn check(&self, headers: &HeaderMap, verified: &Verified) -> Check {
+    pub fn check(&self, headers: &HeaderMap, verified: &VerifiedCredentials) -> Check {
         let Some(credentials) = read_credentials(headers) else {
             return Check::Refused;
         };
@@ -88,7 +88,7 @@ pub struct Verification {
 
 impl Verification {
     /// The user, if it is the password. The result is remembered, so that later requests cost little.
-    pub fn run(self, verified: &Verified) -> Option<Arc<str>> {
+    pub fn run(self, verified: &VerifiedCredentials) -> Option<Arc<str>> {
         // It may have been verified while this one waited.
         let known = verified.recall(self.tag);
         let is_valid = known.unwrap_or_else(|| self.scheme.verify(&self.password));

@@ -50,7 +50,7 @@ fn users(text: &str) -> Users {
 }
 
 /// The user that a request is authenticated as.
-fn admit(users: &Users, headers: &HeaderMap, verified: &Verified) -> Option<String> {
+fn admit(users: &Users, headers: &HeaderMap, verified: &VerifiedCredentials) -> Option<String> {
     match users.check(headers, verified) {
         Check::Allowed(user) => Some(user.to_string()),
         Check::Refused => None,
@@ -58,7 +58,7 @@ fn admit(users: &Users, headers: &HeaderMap, verified: &Verified) -> Option<Stri
     }
 }
 
-fn is_costly(users: &Users, headers: &HeaderMap, verified: &Verified) -> bool {
+fn is_costly(users: &Users, headers: &HeaderMap, verified: &VerifiedCredentials) -> bool {
     matches!(users.check(headers, verified), Check::Costly(_))
 }
 
@@ -68,7 +68,7 @@ fn passwords_are_verified_by_all_kinds_of_hashes() {
     let all = [("Hello world!", &OF_HELLO_WORLD[..]), (&long, &OF_LONG), ("", &OF_NOTHING)];
     for (password, hashes) in all {
         for hash in hashes {
-            let verified = Verified::new([1; 32]);
+            let verified = VerifiedCredentials::new([1; 32]);
             let users = users(&format!("ann:{hash}"));
             assert_eq!(
                 admit(&users, &basic("ann", password), &verified),
@@ -105,10 +105,10 @@ fn lines_that_let_no_one_in_are_reported() {
     let (users, problems) = Users::parse(text);
     assert_eq!(users.0.len(), 1);
     assert_eq!(
-        admit(&users, &basic("ann", "Hello world!"), &Verified::new([0; 32])),
+        admit(&users, &basic("ann", "Hello world!"), &VerifiedCredentials::new([0; 32])),
         Some("ann".to_owned())
     );
-    assert_eq!(admit(&users, &basic("ann", "second"), &Verified::new([0; 32])), None);
+    assert_eq!(admit(&users, &basic("ann", "second"), &VerifiedCredentials::new([0; 32])), None);
 
     let problems: Vec<_> = problems
         .iter()
@@ -151,7 +151,7 @@ fn headers_that_are_not_credentials_are_refused() {
     // The first colon ends the user.
     let hash = STANDARD.encode(Sha1::digest("p:w"));
     let users = users(&format!("ann:{{SHA}}{hash}\nü:{{PLAIN}}p"));
-    let verified = Verified::new([0; 32]);
+    let verified = VerifiedCredentials::new([0; 32]);
     let encoded = STANDARD.encode("ann:p:w");
     for value in [format!("Basic {encoded}"), format!("bAsIc   {encoded} ")] {
         assert_eq!(admit(&users, &headers(&value), &verified), Some("ann".to_owned()), "{value}");
@@ -183,15 +183,19 @@ fn headers_that_are_not_credentials_are_refused() {
 fn the_longest_password_counts_whole() {
     let longest = "x".repeat(MOST_OCTETS);
     let text = format!("ann:{{PLAIN}}{longest}");
-    assert!(admit(&users(&text), &basic("ann", &longest), &Verified::new([0; 32])).is_some());
+    assert!(
+        admit(&users(&text), &basic("ann", &longest), &VerifiedCredentials::new([0; 32])).is_some()
+    );
     let longer = format!("{longest}x");
     let text = format!("ann:{{PLAIN}}{longer}");
-    assert!(admit(&users(&text), &basic("ann", &longer), &Verified::new([0; 32])).is_none());
+    assert!(
+        admit(&users(&text), &basic("ann", &longer), &VerifiedCredentials::new([0; 32])).is_none()
+    );
 }
 
 #[test]
 fn verified_credentials_cost_nothing_until_the_hash_changes() {
-    let (verified, password) = (Verified::new([1; 32]), basic("ann", "Hello world!"));
+    let (verified, password) = (VerifiedCredentials::new([1; 32]), basic("ann", "Hello world!"));
     let sha512 = users(&format!("ann:{}", OF_HELLO_WORLD[7]));
     assert!(is_costly(&sha512, &password, &verified));
     assert!(admit(&sha512, &password, &verified).is_some());
@@ -207,13 +211,13 @@ fn verified_credentials_cost_nothing_until_the_hash_changes() {
     let other = users(&format!("ann:{}", OF_HELLO_WORLD[5]));
     assert!(is_costly(&other, &password, &verified));
     // Another process remembers other tags.
-    assert!(is_costly(&sha512, &password, &Verified::new([2; 32])));
+    assert!(is_costly(&sha512, &password, &VerifiedCredentials::new([2; 32])));
 }
 
 /// A client with an old password repeats it.
 #[test]
 fn a_wrong_password_costs_once_until_the_hash_changes() {
-    let verified = Verified::new([1; 32]);
+    let verified = VerifiedCredentials::new([1; 32]);
     let wrong = basic("ann", "hello world!");
     let md5 = users(&format!("ann:{}", OF_HELLO_WORLD[3]));
     assert!(is_costly(&md5, &wrong, &verified));
@@ -225,7 +229,7 @@ fn a_wrong_password_costs_once_until_the_hash_changes() {
 
 #[test]
 fn memory_is_fixed_and_wrong_passwords_take_no_place_of_right_ones() {
-    let verified = Verified::new([1; 32]);
+    let verified = VerifiedCredentials::new([1; 32]);
     let tag = |number: u32| Sha256::digest(number.to_be_bytes())[..16].try_into().unwrap();
     verified.remember(tag(0), true);
     for number in 1..100_000 {

@@ -19,13 +19,13 @@ const SETS: usize = 1024;
 /// A keyed hash of user, hash and password.
 pub(super) type Tag = [u8; 16];
 
-pub struct Verified {
+pub struct VerifiedCredentials {
     secret: [u8; 32],
     valid: Tags,
     wrong: Tags,
 }
 
-impl Verified {
+impl VerifiedCredentials {
     /// `secret`: random, and of this process only.
     pub fn new(secret: [u8; 32]) -> Self {
         Self { secret, valid: Tags::new(), wrong: Tags::new() }
@@ -45,7 +45,7 @@ impl Verified {
         tag
     }
 
-    /// What was found out about the credentials.
+    /// Whether the credentials were valid when they were verified; `None`: they were not, or that is forgotten.
     pub(super) fn recall(&self, tag: Tag) -> Option<bool> {
         if self.valid.contains(tag) {
             Some(true)

@@ -9,7 +9,7 @@ use lb_process::notices::{Notice, Notices};
 use lb_rules::model::{Node, Object};
 use lb_source::cluster::{NodeTaints, StartupTaint};
 use lb_source::{Cluster, Event, Source};
-use lb_waits::{LONG, Resource, Waits};
+use lb_waits::{LONG_WAIT, Resource, Waits};
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
 
@@ -83,7 +83,7 @@ impl Remover {
     }
 
     fn waits_for(&self) -> Vec<Resource> {
-        let waits = self.waits.long(Instant::now() + LONG).into_iter();
+        let waits = self.waits.long(Instant::now() + LONG_WAIT).into_iter();
         waits.map(|wait| wait.resource).collect()
     }
 }

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use lb_source::Cluster;
-use lb_waits::{LONG, Resource, Waits};
+use lb_waits::{LONG_WAIT, Resource, Waits};
 use serde_json::json;
 
 use super::server::{self, Dialect, NODES, SERVICES, SLICES, Server};
@@ -82,7 +82,7 @@ async fn what_is_waited_for_is_known_with_its_reason() {
     let waits = Waits::default();
     let cluster = Cluster::new(client(&server), "node-a").with_waits(waits.clone());
     let mut reported = Reported::of(cluster);
-    let soon = || waits.long(Instant::now() + LONG);
+    let soon = || waits.long(Instant::now() + LONG_WAIT);
     let of = |kind: &str| soon().into_iter().find(|wait| wait.subject.contains(kind));
     let denied = || of("EndpointSlice").filter(|wait| !wait.reason.is_empty());
     until(|| denied().is_some()).await;

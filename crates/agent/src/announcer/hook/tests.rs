@@ -136,7 +136,7 @@ async fn a_program_gets_each_change_until_it_succeeds() {
     let read = |name: &str| fs::read_to_string(directory.path().join(name)).unwrap_or_default();
     held.note_announced(2, "eth0", address(1));
     until(|| read("log").lines().count() == 3).await;
-    until(|| waits.long(Instant::now() + lb_waits::LONG).is_empty()).await;
+    until(|| waits.long(Instant::now() + lb_waits::LONG_WAIT).is_empty()).await;
     held.note_withdrawn(2, address(1));
     until(|| read("log").lines().count() == 4).await;
     let log: Vec<Value> =
@@ -208,7 +208,7 @@ async fn a_change_is_sent_until_the_server_accepts_it() {
     held.repeat(2, address(1));
     server.receive_after(&taken, &taken).await;
     // Accepted in the end.
-    while !waits.long(Instant::now() + lb_waits::LONG).is_empty() {
+    while !waits.long(Instant::now() + lb_waits::LONG_WAIT).is_empty() {
         sleep(Duration::from_millis(10)).await;
     }
 }
@@ -252,5 +252,5 @@ async fn a_change_that_the_server_refuses_delays_no_other() {
     }
     held.note_withdrawn(2, address(1));
     server.receive_after(&refused, &message(&[(1, "released")])).await;
-    assert_eq!(waits.long(Instant::now() + lb_waits::LONG).len(), 1);
+    assert_eq!(waits.long(Instant::now() + lb_waits::LONG_WAIT).len(), 1);
 }

@@ -5,12 +5,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use lb_rules::model::{Problem, ServiceName};
 
 #[derive(Debug, Default)]
-pub(crate) struct Complaints(BTreeMap<ServiceName, BTreeSet<Problem>>);
+pub(crate) struct ReportedProblems(BTreeMap<ServiceName, BTreeSet<Problem>>);
 
-impl Complaints {
+impl ReportedProblems {
     /// Replaces the problems of a Service. Returns the new ones, and whether all earlier ones are
     /// fixed and none is left.
-    pub fn set(&mut self, service: &ServiceName, problems: Vec<Problem>) -> (Vec<Problem>, bool) {
+    pub fn replace_problems(
+        &mut self,
+        service: &ServiceName,
+        problems: Vec<Problem>,
+    ) -> (Vec<Problem>, bool) {
         let now: BTreeSet<Problem> = problems.into_iter().collect();
         let before = self.0.remove(service).unwrap_or_default();
         let new = now.difference(&before).cloned().collect();
@@ -22,12 +26,12 @@ impl Complaints {
     }
 
     /// The current problems of a Service.
-    pub fn of(&self, service: &ServiceName) -> impl Iterator<Item = &Problem> {
+    pub fn problems_of(&self, service: &ServiceName) -> impl Iterator<Item = &Problem> {
         self.0.get(service).into_iter().flatten()
     }
 
     /// The number of Services with problems.
-    pub fn services(&self) -> usize {
+    pub fn services_with_problems(&self) -> usize {
         self.0.len()
     }
 }
@@ -44,12 +48,12 @@ mod tests {
             field: String::new(),
             message: message.to_owned(),
         };
-        let mut complaints = Complaints::default();
+        let mut reported = ReportedProblems::default();
         let mut set = |problems: &[&str]| {
-            let (new, is_fixed) =
-                complaints.set(&web, problems.iter().map(|message| problem(message)).collect());
+            let (new, is_fixed) = reported
+                .replace_problems(&web, problems.iter().map(|message| problem(message)).collect());
             let new: Vec<String> = new.into_iter().map(|problem| problem.message).collect();
-            (new.join(" "), is_fixed, complaints.services())
+            (new.join(" "), is_fixed, reported.services_with_problems())
         };
         assert_eq!(set(&["a"]), ("a".to_owned(), false, 1));
         assert_eq!(set(&["a", "b"]), ("b".to_owned(), false, 1));
