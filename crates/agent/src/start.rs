@@ -170,7 +170,12 @@ pub async fn start_agent<'a>(
     }
     let planner = if adopted {
         tables.fill_cache()?;
-        Planner::adopting(tables.snapshot()?, sizes.room())
+        let planner = Planner::adopting(tables.snapshot()?, sizes.room());
+        if let Some(tables) = planner.adopted_tables() {
+            // While objects are read and resolved. The plan compares what the thread has not.
+            tokio::task::spawn_blocking(|| tables.compare_all());
+        }
+        planner
     } else {
         Planner::with_room(sizes.room())
     };

@@ -6,13 +6,13 @@
 //! right backend. The rest is retired by the same plan.
 
 use std::collections::{BTreeSet, HashMap};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use lb_common::layout::Pool;
-use lb_common::maglev::{self, DEFAULT_WEIGHT, Weight};
+use lb_common::maglev::{self, Weight};
 use lb_rules::model::{AddressFamily, Backend, ServicePort, ServicePortKey};
 
-use super::adopted::{Adopted, AdoptedBackends, AdoptedPool};
+use super::adopted::{Adopted, AdoptedBackends, AdoptedPool, AdoptedTables};
 use super::allocate::Region;
 use super::backends::Backends;
 use super::found::{Found, FoundPool, Snapshot};
@@ -24,7 +24,6 @@ use super::room::Room;
 use super::side_entry::SideEntry;
 use super::state::{Planner, ProgrammedPort};
 use super::step::{Plan, Step};
-use super::table::{self, Table};
 
 impl Planner {
     /// Starts from the contents that an earlier agent left in the kernel.
@@ -41,6 +40,7 @@ impl Planner {
             }
         }
         let mut unclaimed = BTreeSet::new();
+        let mut weights = weights_of_pools(&snapshot.side_entries);
         let mut pools = HashMap::new();
         for FoundPool { index, pool, members, digest } in snapshot.pools {
             let region = Region { offset: pool.offset, size: pool.size };
@@ -49,7 +49,10 @@ impl Planner {
             for (key, state) in members.iter().filter_map(|&member| backends.get(member)) {
                 planner.backends.join(key, *state);
             }
-            pools.insert(index, AdoptedPool { region, members, digest });
+            let weights = weights.remove(&index).unwrap_or_default();
+            let has_own_table = OnceLock::new();
+            let pool = AdoptedPool { region, members, digest, weights, has_own_table };
+            pools.insert(index, Arc::new(pool));
             unclaimed.insert(Scope::service_port_of(index));
         }
         for (_, frontend) in &snapshot.frontends {
@@ -85,7 +88,7 @@ impl Planner {
                 destination_bits: snapshot.destination_bits.into_iter().collect(),
             },
             pools,
-            backends,
+            backends: Arc::new(backends),
             unclaimed,
             source_bits: snapshot.source_bits,
             side_entries,
@@ -94,6 +97,13 @@ impl Planner {
             datagrams: snapshot.datagrams,
         });
         planner
+    }
+
+    /// What a thread may compare until the first plan; `None` without adopted pools.
+    pub fn adopted_tables(&self) -> Option<AdoptedTables> {
+        let adopted = self.adopted.as_ref().filter(|adopted| !adopted.pools.is_empty())?;
+        let pools = adopted.pools.values().cloned().collect();
+        Some(AdoptedTables { pools, backends: Arc::clone(&adopted.backends) })
     }
 
     /// Gives the first plan what was found, so that it leaves out what exists already.
@@ -126,13 +136,12 @@ impl Planner {
         for (scope, pool) in Scope::BOTH.into_iter().zip(pools) {
             let Some(pool) = pool else { continue };
             let wanted_members = scope.members(wanted);
-            let weights = weights(&side_entries, scope.pool_index(index));
-            let members = adopted.members(&pool, protocol, &weights, wanted_members);
+            let members = adopted.members(&pool, protocol, wanted_members);
             held.tables[scope as usize] = PoolTable {
                 region: pool.region,
                 // Slots are compared only if the members are unchanged, or their owners remembered.
                 fit: if members == *wanted_members || wanted.is_tunnelled() {
-                    self.backends.fit(&pool, &members, protocol)
+                    adopted.fit(&pool, &members, &self.backends)
                 } else {
                     Fit::Unknown
                 },
@@ -224,7 +233,6 @@ impl Adopted {
         &self,
         pool: &AdoptedPool,
         protocol: u8,
-        weights: &HashMap<u32, Weight>,
         wanted: &BTreeSet<Backend>,
     ) -> BTreeSet<Backend> {
         // Sorted, as the set is by these fields first.
@@ -236,7 +244,7 @@ impl Adopted {
             // is rebuilt.
             .filter(|(_, (key, state))| key.protocol == protocol && !state.draining)
             .map(|(index, (key, state))| {
-                let weight = weights.get(&index).copied().unwrap_or(DEFAULT_WEIGHT);
+                let weight = pool.weight(index);
                 match find(&wanted, key) {
                     Some(wanted) if wanted.weight == weight => *wanted,
                     _ => Backend {
@@ -249,6 +257,25 @@ impl Adopted {
                 }
             })
             .collect()
+    }
+
+    /// How a pool's slots match these members, which are some of its backends or all of them.
+    fn fit(&self, pool: &AdoptedPool, members: &BTreeSet<Backend>, held: &Backends) -> Fit {
+        let size = pool.region.size;
+        if maglev::size_within(size) != size || members.len() != pool.members.len() {
+            return Fit::Unknown;
+        }
+        // Flows name a member by the index that it keeps. Two entries for one backend are the earlier agent's bug.
+        let is_kept = |&index: &u32| {
+            let (key, _) = self.backends.get(index)?;
+            Some(held.index_of(key)? == index)
+        };
+        let are_kept = pool.members.iter().all(|index| is_kept(index) == Some(true));
+        if are_kept && pool.has_own_table(&self.backends) {
+            Fit::of(size, members.len())
+        } else {
+            Fit::Unknown
+        }
     }
 
     /// Describes the backends of a pool as its members are, instead of as in the kernel's entries.
@@ -275,30 +302,13 @@ impl Adopted {
     }
 }
 
-/// The weights of a pool's backends, by index, where they are not the default.
-fn weights(side_entries: &BTreeSet<SideEntry>, pool: u32) -> HashMap<u32, Weight> {
-    let weights = side_entries.iter().filter_map(|side_entry| match *side_entry {
-        SideEntry::Weight { member, weight } if member.pool == pool => {
-            Some((member.backend, weight))
-        }
-        _ => None,
-    });
-    weights.collect()
-}
-
-impl Backends {
-    /// Whether a pool's slots are the table of these members.
-    fn fit(&self, pool: &AdoptedPool, members: &BTreeSet<Backend>, protocol: u8) -> Fit {
-        let size = pool.region.size;
-        if maglev::size_within(size) != size || members.len() != pool.members.len() {
-            return Fit::Unknown;
-        }
-        // A member without an index makes another table.
-        let table = Table::maglev(size, self.weighted(members, protocol));
-        if table::digest(table.slots()) == pool.digest {
-            Fit::of(size, members.len())
-        } else {
-            Fit::Unknown
+/// The weights of each pool's backends, by index, where they are not the default.
+fn weights_of_pools(side_entries: &[SideEntry]) -> HashMap<u32, HashMap<u32, Weight>> {
+    let mut weights = HashMap::<u32, HashMap<u32, Weight>>::new();
+    for side_entry in side_entries {
+        if let SideEntry::Weight { member, weight } = *side_entry {
+            weights.entry(member.pool).or_default().insert(member.backend, weight);
         }
     }
+    weights
 }

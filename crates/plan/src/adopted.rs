@@ -1,9 +1,10 @@
 //! What an earlier agent left, until the first plan claims or retires it.
 
 use std::collections::{BTreeSet, HashMap};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use lb_common::layout::{Bitmap, ServicePortName};
+use lb_common::maglev::{DEFAULT_WEIGHT, Weight};
 
 use super::allocate::Region;
 use super::found::Found;
@@ -11,13 +12,14 @@ use super::history::AdoptedHistories;
 use super::key::{BackendKey, BackendState};
 use super::side_entry::SideEntry;
 use super::sweep::DatagramFlow;
+use super::table::{self, Table, WeightedBackend};
 
 /// What was found, and is not claimed by a service port yet.
 pub(super) struct Adopted {
     /// Compared with what the first plan sets.
     pub(super) found: Found,
-    pub(super) pools: HashMap<u32, AdoptedPool>,
-    pub(super) backends: AdoptedBackends,
+    pub(super) pools: HashMap<u32, Arc<AdoptedPool>>,
+    pub(super) backends: Arc<AdoptedBackends>,
     /// Indexes of service ports.
     pub(super) unclaimed: BTreeSet<u32>,
     pub(super) source_bits: Vec<Bitmap>,
@@ -53,4 +55,50 @@ pub(super) struct AdoptedPool {
     pub(super) region: Region,
     pub(super) members: Box<[u32]>,
     pub(super) digest: u64,
+    /// By backend index, where they are not the default.
+    pub(super) weights: HashMap<u32, Weight>,
+    /// Computed once, by whoever needs it first.
+    pub(super) has_own_table: OnceLock<bool>,
+}
+
+impl AdoptedPool {
+    pub(super) fn weight(&self, member: u32) -> Weight {
+        self.weights.get(&member).copied().unwrap_or(DEFAULT_WEIGHT)
+    }
+
+    /// Whether the slots are the Maglev table of the backends in them.
+    pub(super) fn has_own_table(&self, backends: &AdoptedBackends) -> bool {
+        *self.has_own_table.get_or_init(|| {
+            let weighted = |&index: &u32| {
+                let (key, _) = backends.get(index)?;
+                Some(WeightedBackend {
+                    identity: key.identity(),
+                    weight: self.weight(index),
+                    index,
+                })
+            };
+            let Some(weighted) = self.members.iter().map(weighted).collect() else { return false };
+            let table = Table::maglev(self.region.size, weighted);
+            table::digest(table.slots()) == self.digest
+        })
+    }
+}
+
+/// The pools that an earlier agent left, for a thread that compares their tables before the first plan: that takes most
+/// of the plan's time, and needs no objects.
+pub struct AdoptedTables {
+    pub(super) pools: Vec<Arc<AdoptedPool>>,
+    pub(super) backends: Arc<AdoptedBackends>,
+}
+
+impl AdoptedTables {
+    /// Ends early once the first plan is made.
+    pub fn compare_all(self) {
+        for pool in self.pools {
+            // Otherwise the plan has taken the pool over or retired it.
+            if Arc::strong_count(&pool) > 1 {
+                pool.has_own_table(&self.backends);
+            }
+        }
+    }
 }

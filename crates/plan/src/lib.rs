@@ -49,6 +49,7 @@ use std::sync::Arc;
 use lb_rules::model::{ServicePort, ServicePortKey};
 
 pub use addresses::UnservedPolicy;
+pub use adopted::AdoptedTables;
 pub use checksum::of_table as table_checksum;
 pub use execute::{WriteFamily, WriteTables};
 pub use found::{FoundBackend, FoundPool, PoolReader, Snapshot};

@@ -1,6 +1,7 @@
 //! Measures one size: programming everything, then single changes.
 
 use std::sync::Arc;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use ::tests::worlds::topology::mount_bpffs;
@@ -8,7 +9,7 @@ use anyhow::{Result, ensure};
 use lb_agent::{Agent, Outlets};
 use lb_common::layout::capacity;
 use lb_kernel::{DataPlane, Parameters, Pins, Prepared, Sizes, Tables};
-use lb_plan::Planner;
+use lb_plan::{AdoptedTables, Planner};
 use lb_process::notices::{Notice, Notices};
 use lb_rules::model::{Kind, Object};
 use lb_rules::store::Affected;
@@ -157,6 +158,8 @@ fn restart(pins: &Pins, limits: MapSizes, all: Vec<Object>) -> Result<f64> {
     let tables = Tables::open(|name| pins.map(name))?;
     let began = Instant::now();
     let planner = Planner::adopting(tables.snapshot()?, limits.sizes().room());
+    let adopted = planner.adopted_tables();
+    thread::spawn(|| adopted.map(AdoptedTables::compare_all));
     program_objects(&mut agent(planner, tables), all);
     Ok(milliseconds(began))
 }

@@ -1,5 +1,7 @@
 //! An agent starts on in-memory tables that an earlier one left.
 
+use std::thread;
+
 use lb_common::layout::Forwarding;
 use lb_common::maglev::Weight;
 
@@ -28,7 +30,11 @@ fn restart(
         services(replicas).map(|(key, port)| (key, Arc::new(port))).collect();
     let memory = left_by(room, &ports);
     let mut planner = Planner::adopting(memory.snapshot(), room);
-    let plan = planner.plan(shared(&ports));
+    let tables = planner.adopted_tables().unwrap();
+    let plan = thread::scope(|scope| {
+        scope.spawn(|| tables.compare_all());
+        planner.plan(shared(&ports))
+    });
     assert_eq!(plan.steps().count(), 0, "{:?}", plan.steps().next());
     assert_eq!(plan.problems, []);
     (memory, ports)
@@ -181,13 +187,18 @@ type Harm = (&'static str, fn(&mut Memory));
 #[test]
 fn unfinished_changes_of_an_earlier_agent_are_repaired() {
     let whole = left_by_various();
-    let harms: [Harm; 5] = [
+    let harms: [Harm; 6] = [
         ("a slot", |memory| {
             // It names another member: it looks valid, but connections go to another backend.
             let pool = memory.pools.values().find(|pool| pool.size > 1).unwrap();
             let region = pool.offset as usize..(pool.offset + pool.size) as usize;
             let slots = &mut memory.slots[region];
             slots[0] = *slots.iter().find(|other| **other != slots[0]).unwrap();
+        }),
+        ("a second entry of a backend", |memory| {
+            let unused = memory.backends.keys().next_back().unwrap() + 1;
+            let member = memory.index_of("10.244.0.1").0;
+            memory.backends.insert(unused, memory.backends[&member]);
         }),
         ("a frontend", |memory| {
             memory.frontends.pop_last();
@@ -200,10 +211,16 @@ fn unfinished_changes_of_an_earlier_agent_are_repaired() {
             memory.side_entries.retain(|side_entry| !matches!(side_entry, SideEntry::Name { .. }))
         }),
     ];
-    for (what, harm) in harms {
+    for ((what, harm), is_compared) in
+        harms.into_iter().flat_map(|harm| [(harm, false), (harm, true)])
+    {
         let mut memory = whole.clone();
         harm(&mut memory);
-        let plan = Planner::adopting(memory.snapshot(), Room::default()).plan(various());
+        let mut planner = Planner::adopting(memory.snapshot(), Room::default());
+        if is_compared {
+            planner.adopted_tables().unwrap().compare_all();
+        }
+        let plan = planner.plan(various());
         assert!(!plan.is_empty(), "{what}");
         plan.steps().for_each(|step| memory.apply(step));
         assert_eq!(memory.visible(), whole.visible(), "{what}");
