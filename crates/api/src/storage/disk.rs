@@ -17,7 +17,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use lb_files::rename_durably;
 use redb::backends::FileBackend;
-use redb::{Builder, Database, DatabaseError, ReadableDatabase, ReadableTable, TableDefinition};
+use redb::{
+    Builder, Database, DatabaseError, ReadableDatabase, ReadableTable, StorageBackend,
+    TableDefinition,
+};
 use serde_json::Value;
 
 use super::backend::WatchedBackend;
@@ -50,8 +53,18 @@ pub(super) fn open_database(
     path: &Path,
     flush_failed: Arc<AtomicBool>,
 ) -> Result<Database, DatabaseError> {
-    let inner = FileBackend::new(open_private_file(path)?)?;
-    Builder::new().create_with_backend(WatchedBackend { inner, flush_failed })
+    open_database_on(FileBackend::new(open_private_file(path)?)?, flush_failed)
+}
+
+/// A limit in bytes of the file's pages in memory. All objects are in memory anyway, and pages are read at the start only.
+pub(super) const PAGE_CACHE_LIMIT: usize = 4 << 20;
+
+pub(super) fn open_database_on(
+    inner: impl StorageBackend,
+    flush_failed: Arc<AtomicBool>,
+) -> Result<Database, DatabaseError> {
+    let backend = WatchedBackend { inner, flush_failed };
+    Builder::new().set_cache_size(PAGE_CACHE_LIMIT).create_with_backend(backend)
 }
 
 pub(super) struct Disk {

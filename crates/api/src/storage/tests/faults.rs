@@ -6,9 +6,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use redb::backends::FileBackend;
-use redb::{BackendError, Builder, StorageBackend};
+use redb::{BackendError, ReadableDatabase, StorageBackend, TableDefinition};
 
-use super::super::backend::WatchedBackend;
 use super::super::directory::open_private_file;
 use super::*;
 
@@ -17,12 +16,14 @@ use super::*;
 pub(super) struct Faults {
     writes: AtomicU64,
     flushes: AtomicU64,
+    /// How many bytes were read.
+    read_bytes: AtomicU64,
 }
 
 impl Faults {
     pub fn none() -> Arc<Self> {
         let most = || AtomicU64::new(u64::MAX);
-        Arc::new(Self { writes: most(), flushes: most() })
+        Arc::new(Self { writes: most(), flushes: most(), read_bytes: AtomicU64::new(0) })
     }
 
     pub fn repair(&self) {
@@ -56,6 +57,7 @@ impl StorageBackend for Faulty {
     }
 
     fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        self.faults.read_bytes.fetch_add(out.len() as u64, Ordering::SeqCst);
         self.inner.read(offset, out)
     }
 
@@ -91,8 +93,7 @@ pub(super) fn opener(faults: &Arc<Faults>) -> disk::DatabaseOpener {
     let faults = Arc::clone(faults);
     Box::new(move |path, flush_failed| {
         let inner = FileBackend::new(open_private_file(path)?)?;
-        let inner = Faulty { inner, faults: Arc::clone(&faults) };
-        Builder::new().create_with_backend(WatchedBackend { inner, flush_failed })
+        disk::open_database_on(Faulty { inner, faults: Arc::clone(&faults) }, flush_failed)
     })
 }
 
@@ -163,6 +164,31 @@ async fn a_failed_flush_leaves_nothing_behind() {
             (revision, vec![("a/1".to_owned(), 1)])
         );
     }
+}
+
+/// The storage holds each object itself. Pages that the database held beside it took as much memory again.
+#[test]
+fn pages_of_the_file_are_not_kept_in_memory() {
+    const TABLE: TableDefinition<u64, &[u8]> = TableDefinition::new("table");
+    const ENTRIES: u64 = 32;
+    const ENTRY: usize = 1 << 20;
+    let directory = tempfile::tempdir().unwrap();
+    let faults = Faults::none();
+    let database = opener(&faults)(&directory.path().join("file"), Arc::default()).unwrap();
+    let entry = |number| vec![number as u8; ENTRY];
+    for number in 0..ENTRIES {
+        let write = database.begin_write().unwrap();
+        write.open_table(TABLE).unwrap().insert(number, &*entry(number)).unwrap();
+        write.commit().unwrap();
+    }
+    let before = faults.read_bytes.load(Ordering::SeqCst);
+    let table = database.begin_read().unwrap().open_table(TABLE).unwrap();
+    for number in 0..ENTRIES {
+        assert!(table.get(number).unwrap().unwrap().value() == entry(number));
+    }
+    let read = faults.read_bytes.load(Ordering::SeqCst) - before;
+    let kept = (ENTRIES * ENTRY as u64).saturating_sub(read);
+    assert!(kept <= disk::PAGE_CACHE_LIMIT as u64, "{kept} bytes were in memory");
 }
 
 /// After a failed flush the file is written anew. So is that one after another.
