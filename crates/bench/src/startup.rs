@@ -201,15 +201,17 @@ pub fn run_startup(options: &StartupOptions) -> Result<()> {
         "spec": {"ports": [{"port": 443}]}
     });
     server.create(&network.node, vec![kubernetes])?;
-    server.create(&network.node, objects(services, endpoints))?;
+    server.create_at_once(&network.node, objects(services, endpoints))?;
     let kubeconfig = match server_mib {
         Some(mib) => slowed(&network, server.kubeconfig(), mib)?,
         None => server.kubeconfig().to_owned(),
     };
 
     println!("{services} Services of {endpoints} endpoints");
-    println!("| start | lists ms | ready ms | a change programmed ms | CPU ms | peak MiB |");
-    println!("| --- | ---: | ---: | ---: | ---: | ---: |");
+    println!(
+        "| start | lists ms | ready ms | a change programmed ms | CPU ms | peak MiB | steps |"
+    );
+    println!("| --- | ---: | ---: | ---: | ---: | ---: | ---: |");
     let [room, backends] = [services * 2, services * endpoints * 2].map(|room| room.to_string());
     let state = network.topology.directory().join("state");
     let directory = state.to_str().context("UTF-8")?;
@@ -230,7 +232,7 @@ pub fn run_startup(options: &StartupOptions) -> Result<()> {
         flags,
         changes: 0,
     };
-    let mut rows: [(&str, Before, [Sample; 5]); 3] = [
+    let mut rows: [(&str, Before, [Sample; 6]); 3] = [
         ("no maps and programs before", Before::Nothing, Default::default()),
         ("both there, objects listed", Before::Maps, Default::default()),
         ("both there, objects saved", Before::Objects, Default::default()),
@@ -238,9 +240,12 @@ pub fn run_startup(options: &StartupOptions) -> Result<()> {
     for _ in 0..rounds {
         for (what, before, samples) in &mut rows {
             let (figures, agent) = benchmark.start(*before)?;
+            let steps = agent.start_steps()?;
             let log = agent.end()?;
             let is_resumed = log.contains("continuing with the objects of the earlier agent");
             ensure!(is_resumed == (*before == Before::Objects), "{what}: {log}");
+            let writes_anew = steps > (services * endpoints) as u64;
+            ensure!(writes_anew == (*before == Before::Nothing), "{what}: {steps} steps");
             let milliseconds = |time: Duration| time.as_secs_f64() * 1_000.0;
             let figures = [
                 milliseconds(figures.listed),
@@ -248,6 +253,7 @@ pub fn run_startup(options: &StartupOptions) -> Result<()> {
                 milliseconds(figures.changed),
                 milliseconds(figures.processor),
                 figures.peak,
+                steps as f64,
             ];
             samples.iter_mut().zip(figures).for_each(|(sample, figure)| sample.push(figure));
         }

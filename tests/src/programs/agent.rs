@@ -83,6 +83,14 @@ impl Agent {
         self.process.wait_for_output(text, SOON)
     }
 
+    /// How many steps the agent has taken until it was ready.
+    pub fn start_steps(&self) -> Result<u64> {
+        let log = self.log();
+        let (_, steps) = log.split_once("maps programmed steps=").with_context(|| log.clone())?;
+        let digits: String = steps.chars().take_while(char::is_ascii_digit).collect();
+        Ok(digits.parse()?)
+    }
+
     /// Starts the agent with the embedded API, and waits until both are ready.
     pub fn standalone(
         node: &Host,

@@ -13,6 +13,7 @@ use lb_api::server::{ApiServerOptions, EmbeddedApiServer};
 use lb_api::storage::ChangeWindow;
 use serde_json::{Value, json};
 use tokio::runtime::{Builder, Runtime};
+use tokio::task::JoinSet;
 
 use crate::worlds::topology::Host;
 
@@ -59,6 +60,26 @@ impl ApiServer {
             let runtime = Builder::new_current_thread().enable_all().build()?;
             runtime.block_on(async {
                 create_objects(&build_client(self.kubeconfig()).await?, objects).await
+            })
+        })
+    }
+
+    /// Creates many objects, which do not depend on each other: the server then writes some of them to disk at once.
+    pub fn create_at_once(&self, host: &Host, objects: Vec<Value>) -> Result<()> {
+        const AT_ONCE: usize = 32;
+        host.enter(|| {
+            let runtime = Builder::new_current_thread().enable_all().build()?;
+            runtime.block_on(async {
+                let client = build_client(self.kubeconfig()).await?;
+                let mut tasks = JoinSet::new();
+                for part in objects.chunks(objects.len().div_ceil(AT_ONCE).max(1)) {
+                    let (client, part) = (client.clone(), part.to_vec());
+                    tasks.spawn(async move { create_objects(&client, part).await });
+                }
+                while let Some(created) = tasks.join_next().await {
+                    created??;
+                }
+                Ok(())
             })
         })
     }

@@ -135,7 +135,7 @@ impl Case {
         let began = Instant::now();
         let agent =
             Agent::start(&self.network.node, &self.network.pin_path(), &self.file, DEVICE, &[])?;
-        eprintln!("ready after {:?}, {} steps", began.elapsed(), steps(&agent)?);
+        eprintln!("ready after {:?}, {} steps", began.elapsed(), agent.start_steps()?);
         Ok(agent)
     }
 
@@ -151,18 +151,10 @@ fn manifests(of_first: u32) -> String {
         .collect()
 }
 
-/// The number of steps in the plan of an agent's start.
-fn steps(agent: &Agent) -> Result<u64> {
-    let log = agent.log();
-    let (_, steps) = log.split_once("maps programmed steps=").with_context(|| log.clone())?;
-    let digits: String = steps.chars().take_while(char::is_ascii_digit).collect();
-    Ok(digits.parse()?)
-}
-
 #[test]
 fn restarts_without_changes_break_no_connection_and_write_nothing() -> Result<()> {
     let (case, mut agent) = Case::new()?;
-    assert!(steps(&agent)? > u64::from(SERVICES * ENDPOINTS));
+    assert!(agent.start_steps()? > u64::from(SERVICES * ENDPOINTS));
     let restarts = env::var("MILLRACE_RESTARTS").map_or(Ok(RESTARTS), |text| text.parse())?;
     for round in 0..restarts {
         // Every second agent loads its programs, as after an upgrade.
@@ -170,14 +162,14 @@ fn restarts_without_changes_break_no_connection_and_write_nothing() -> Result<()
             case.network.forget_programs()?;
         }
         agent = case.restart(agent)?;
-        assert_eq!(steps(&agent)?, 0, "restart {round}");
+        assert_eq!(agent.start_steps()?, 0, "restart {round}");
         assert_eq!(case.lost(&round.to_string()), 0, "restart {round}");
     }
 
     // Only changes made while no agent runs are written.
     fs::write(&case.file, manifests(ENDPOINTS - 1))?;
     let agent = case.restart(agent)?;
-    let taken = steps(&agent)?;
+    let taken = agent.start_steps()?;
     assert!((1..8).contains(&taken), "{taken} steps");
     let gone = endpoint(0, ENDPOINTS - 1).to_string();
     let lost = case.connections.iter().filter(|c| c.address != gone && !c.goes_on("last")).count();
