@@ -23,7 +23,7 @@ use super::timing::{ElectionTiming, Time};
 
 /// Probes in a row without an answer after which a kernel does not answer.
 const REQUIRED_MISSES: u32 = 3;
-/// Between two probes of a node that is heard: whether it answers probes at all.
+/// Between two probes of a node that is heard and answers, and the longest of one that does not.
 const CONTROL_INTERVAL: Duration = Duration::from_secs(30);
 /// Between two probes of any other node, once its state is known.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
@@ -44,6 +44,12 @@ pub enum ProbeOutcome {
     Unanswered,
     /// No probe left this node: nothing is known of the other one.
     NotSent,
+}
+
+/// Until the next probe of a node that is heard, after probes in a row without an answer: soon, because they may have
+/// been lost, but less and less often.
+fn control_interval(misses: u32) -> Duration {
+    (RETRY_INTERVAL * (1 << misses.saturating_sub(1).min(8))).min(CONTROL_INTERVAL)
 }
 
 /// What the links say of a node.
@@ -247,10 +253,9 @@ impl NodeLiveness {
             }
             (ProbeOutcome::Unanswered, hearing) => {
                 (node.misses, node.answering_since) = (node.misses.saturating_add(1), None);
-                if hearing == Hearing::Heard && node.misses < REQUIRED_MISSES {
-                    node.next_probe = now + RETRY_INTERVAL;
-                } else if hearing == Hearing::Heard {
-                    node.has_answered = false;
+                if hearing == Hearing::Heard {
+                    node.has_answered &= node.misses < REQUIRED_MISSES;
+                    node.next_probe = now + control_interval(node.misses);
                 }
             }
         }

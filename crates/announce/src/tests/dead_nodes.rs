@@ -272,6 +272,30 @@ fn a_node_whose_firewall_closes_is_set_aside_until_it_opens() {
     cluster.wait_for_dead(&[], &[], SECOND);
 }
 
+/// Three probes in a row may be lost by chance, too.
+#[test]
+fn a_node_whose_probes_were_lost_for_a_short_time_is_set_aside_soon_after() {
+    let mut cluster = Cluster::start(4);
+    cluster.run(SECOND * 31);
+    cluster.closed.insert(1);
+    // Longer than a control probe and its two repetitions.
+    cluster.run(SECOND * 34);
+    cluster.closed.clear();
+    cluster.run(SECOND * 9);
+    cluster.power_off(1);
+    cluster.wait_for_dead(&[1], &[], SECOND);
+}
+
+#[test]
+fn a_node_that_never_answers_is_probed_twice_a_minute() {
+    let mut cluster = Cluster::start(3);
+    cluster.closed.extend([0, 1, 2]);
+    cluster.run(SECOND * 120);
+    let before = cluster.probes;
+    cluster.run(SECOND * 60);
+    assert_eq!(cluster.probes - before, 12);
+}
+
 #[test]
 fn nodes_that_can_not_be_found_dead_are_neither_probed_nor_counted() {
     let cluster = Cluster::start(2);
