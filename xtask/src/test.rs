@@ -101,6 +101,7 @@ const STAGES: [Stage; 22] = [
                 "lb-userspace/deploy=every_kubectl",
                 "lb-userspace/api_crash=a_hundred_kills",
                 "crates/announce=of_too_many_nodes",
+                "crates/announce=of_a_hundred_nodes",
                 "tests/node=a_thousand_changes",
             ],
             BUILT,
