@@ -9,7 +9,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, OnceLock};
 
 use lb_common::layout::Pool;
-use lb_common::maglev::{self, Weight};
+use lb_common::maglev::Weight;
 use lb_rules::model::{AddressFamily, Backend, ServicePort, ServicePortKey};
 
 use super::adopted::{Adopted, AdoptedBackends, AdoptedPool, AdoptedTables};
@@ -262,7 +262,7 @@ impl Adopted {
     /// How a pool's slots match these members, which are some of its backends or all of them.
     fn fit(&self, pool: &AdoptedPool, members: &BTreeSet<Backend>, held: &Backends) -> Fit {
         let size = pool.region.size;
-        if maglev::size_within(size) != size || members.len() != pool.members.len() {
+        if members.len() != pool.members.len() {
             return Fit::Unknown;
         }
         // Flows name a member by the index that it keeps. Two entries for one backend are the earlier agent's bug.

@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, OnceLock};
 
 use lb_common::layout::{Bitmap, ServicePortName};
-use lb_common::maglev::{DEFAULT_WEIGHT, Weight};
+use lb_common::maglev::{self, DEFAULT_WEIGHT, Weight};
 
 use super::allocate::Region;
 use super::found::Found;
@@ -69,6 +69,10 @@ impl AdoptedPool {
     /// Whether the slots are the Maglev table of the backends in them.
     pub(super) fn has_own_table(&self, backends: &AdoptedBackends) -> bool {
         *self.has_own_table.get_or_init(|| {
+            // A table of another size has no permutations of all slots, which the filling relies on.
+            if maglev::size_within(self.region.size) != self.region.size {
+                return false;
+            }
             let weighted = |&index: &u32| {
                 let (key, _) = backends.get(index)?;
                 Some(WeightedBackend {

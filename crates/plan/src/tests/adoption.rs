@@ -187,7 +187,7 @@ type Harm = (&'static str, fn(&mut Memory));
 #[test]
 fn unfinished_changes_of_an_earlier_agent_are_repaired() {
     let whole = left_by_various();
-    let harms: [Harm; 6] = [
+    let harms: [Harm; 7] = [
         ("a slot", |memory| {
             // It names another member: it looks valid, but connections go to another backend.
             let pool = memory.pools.values().find(|pool| pool.size > 1).unwrap();
@@ -199,6 +199,9 @@ fn unfinished_changes_of_an_earlier_agent_are_repaired() {
             let unused = memory.backends.keys().next_back().unwrap() + 1;
             let member = memory.index_of("10.244.0.1").0;
             memory.backends.insert(unused, memory.backends[&member]);
+        }),
+        ("a size that no table has", |memory| {
+            memory.pools.values_mut().find(|pool| pool.size > 1).unwrap().size -= 1;
         }),
         ("a frontend", |memory| {
             memory.frontends.pop_last();
