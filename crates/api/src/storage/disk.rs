@@ -56,7 +56,8 @@ pub(super) fn open_database(
     open_database_on(FileBackend::new(open_private_file(path)?)?, flush_failed)
 }
 
-/// A limit in bytes of the file's pages in memory. All objects are in memory anyway, and pages are read at the start only.
+/// A limit in bytes of the file's pages in memory. All objects are in memory anyway; the pages that a write reads are in
+/// the kernel's cache.
 pub(super) const PAGE_CACHE_LIMIT: usize = 4 << 20;
 
 pub(super) fn open_database_on(
