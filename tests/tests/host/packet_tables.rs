@@ -248,7 +248,8 @@ proptest! {
     #[test]
     fn a_packet_without_a_link_layer_header_fares_as_with_one(day in scenario::any_scenario(1..40)) {
         let (mut framed, mut raw) = (Conversation::on_host(), Conversation::on_host_without_link_layer());
-        for event in &day {
+        // A frame from or to a group gets no answer, which nobody knows of a packet without one.
+        for event in day.iter().filter(|event| !is_of_group(event)) {
             let (Some(one), Some(other)) = (event.happen(&mut framed), event.happen(&mut raw)) else {
                 continue;
             };
@@ -293,6 +294,11 @@ proptest! {
         let back = conversation.run(Hook::Reverse, &reply.from(backend.as_str())).outcome.bytes;
         prop_assert!(back == reply[..], "{}", explain_difference(&reply, &back));
     }
+}
+
+/// Whether it is a frame from or to several interfaces.
+fn is_of_group(event: &ScenarioEvent) -> bool {
+    matches!(event, ScenarioEvent::Packet(sent) if (sent.packet[0] | sent.packet[6]) & 1 != 0)
 }
 
 /// Properties of a single packet, whatever came before it.
