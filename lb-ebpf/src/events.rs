@@ -91,7 +91,7 @@ pub fn report<P: Packet>(packet: &mut P, ending: Ending) -> Option<u32> {
     Some(action)
 }
 
-/// The same for a packet that is about to be overwritten by a reply, if it was noted.
+/// Reports a packet that is about to be overwritten by a reply, if it was noted.
 #[inline(never)]
 pub fn report_rejected<P: Packet>(packet: &mut P) {
     if is_noted(0) {

@@ -302,6 +302,6 @@ pub static UNREPORTED: PerCpuArray<u64, 1> = PerCpuArray::new();
 #[unsafe(no_mangle)]
 pub static SETTINGS: Settings = Settings::new(0, FLOW_BUCKETS);
 
-/// Also set before loading, and constant to the verifier.
+/// Set by the agent before loading, like [`SETTINGS`].
 #[unsafe(no_mangle)]
 pub static BUFFER_SUM: BufferSum = BufferSum::UNKNOWN;

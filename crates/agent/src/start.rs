@@ -362,7 +362,7 @@ fn choose_sizes(wanted: WantedSizes, pins: &Pins) -> Result<Sizes> {
         service_ports = sizes.room().service_ports,
         endpoints = sizes.room().backends,
         flows = sizes.flows(),
-        bytes = lb_kernel::memory(sizes)?,
+        bytes = lb_kernel::compute_memory(sizes)?,
         node_memory_bytes = memory.total,
         memory_limit_bytes = memory.limit,
         kept = existing == Some(sizes),

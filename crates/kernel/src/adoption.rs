@@ -227,7 +227,7 @@ impl WantedMap {
 }
 
 /// Estimates the memory of all maps, in bytes, before they are created.
-pub fn memory(object: &[u8], sizes: Sizes, processors: u64) -> Result<u64> {
+pub fn compute_object_memory(object: &[u8], sizes: Sizes, processors: u64) -> Result<u64> {
     /// Overhead of a hash table's entry, beside its key and value.
     const ELEMENT: u64 = 48;
     let wanted = wanted_maps(object, sizes)?;

@@ -19,7 +19,7 @@ pub fn states<F: Family>(mapped: &Mapped) -> impl Iterator<Item = FlowState> + '
     (0..mapped.len()).flat_map(|index| bucket::<F>(mapped, index).states())
 }
 
-pub fn datagrams<F: Family>(mapped: &Mapped, backends: &Mapped) -> BTreeSet<DatagramFlow>
+pub fn list_datagram_flows<F: Family>(mapped: &Mapped, backends: &Mapped) -> BTreeSet<DatagramFlow>
 where
     Backend<F::Address>: Layout,
 {
@@ -41,7 +41,7 @@ where
 
 /// Ends datagram flows that may not stay. Adds to `needed` those of `bits` that frontends of live
 /// connections use. Datagram flows keep no bit.
-pub fn sweep<F: Family>(
+pub fn sweep_flows<F: Family>(
     mapped: &Mapped,
     datagrams: &Datagrams,
     bits: &BTreeSet<Bitmap>,

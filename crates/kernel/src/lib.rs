@@ -81,7 +81,7 @@ pub use hook::{Hook, HookPoint};
 pub use mapped::Mapped;
 pub use memory::give_back_memory;
 pub use messages::TARGET as MESSAGES;
-pub use object::{Parameters, Prepared, memory};
+pub use object::{Parameters, Prepared, compute_memory};
 pub use pins::{Opened, Pins, agent_on};
 pub use plain::{Layout, Plain};
 pub use preflight::{CheckResult, Finding, check_preflight, list_machine_findings, require_root};

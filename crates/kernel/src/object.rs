@@ -25,12 +25,12 @@ use lb_network::snat_ports::SnatRange;
 pub(super) static OBJECT: &[u8] = aya::include_bytes_aligned!(env!("MILLRACE_BPF_OBJECT"));
 
 /// Estimates the memory of all maps, in bytes; `None` if this binary contains no programs.
-pub fn memory(sizes: Sizes) -> Result<Option<u64>> {
+pub fn compute_memory(sizes: Sizes) -> Result<Option<u64>> {
     let processors = std::thread::available_parallelism().map_or(1, |count| count.get() as u64);
     if OBJECT.is_empty() {
         return Ok(None);
     }
-    adoption::memory(&without_lines(OBJECT.to_vec()), sizes, processors).map(Some)
+    adoption::compute_object_memory(&without_lines(OBJECT.to_vec()), sizes, processors).map(Some)
 }
 
 /// Settings of the data plane.
@@ -51,7 +51,7 @@ impl DataPlane {
         Self::load_with(pins, Parameters { sizes, ..Parameters::default() })
     }
 
-    /// The same, with settings other than sizes.
+    /// Loads like [`Self::load`], with settings other than sizes.
     pub fn load_with(pins: &Pins, parameters: Parameters) -> Result<Self> {
         let mut prepared = Prepared::open(pins, parameters)?;
         prepared.verify();
@@ -107,7 +107,7 @@ impl Prepared {
         let Plain(identity) = pinned.get(&0, 0)?;
         ensure!(identity.schema == SCHEMA, "the maps have schema {}", identity.schema);
         let globals = Globals::new(identity, parameters, access);
-        let programs = programs::find(pins, &globals.build(parameters.sizes))?;
+        let programs = programs::find_programs(pins, &globals.build(parameters.sizes))?;
         let count = programs.len();
         let data_plane = DataPlane::new(pins, programs, identity, access, None)?;
         tracing::info!(
@@ -163,7 +163,7 @@ impl Prepared {
             Unfinished::Refused(error) => return Err(error),
             Unfinished::Loaded(ebpf) => ebpf,
         };
-        let programs = programs::pin(pins, &globals.build(parameters.sizes), &mut ebpf)?;
+        let programs = programs::pin_programs(pins, &globals.build(parameters.sizes), &mut ebpf)?;
         let messages = (parameters.log_level != BpfLogLevel::Off).then_some(ebpf);
         DataPlane::new(pins, programs, identity, access, messages)
     }

@@ -85,7 +85,7 @@ impl Build {
 
 /// The programs of this build over the pinned maps, if an earlier agent left them. The error says
 /// what does not match.
-pub fn find(pins: &Pins, build: &Build) -> Result<Programs> {
+pub fn find_programs(pins: &Pins, build: &Build) -> Result<Programs> {
     let mut maps = BTreeMap::new();
     for name in map::ALL {
         let info = MapInfo::from_pin(pins.map(name)).with_context(|| format!("map {name}"))?;
@@ -106,7 +106,7 @@ pub fn find(pins: &Pins, build: &Build) -> Result<Programs> {
 }
 
 /// Pins the loaded programs, and unpins those of other builds: they would keep old maps in memory.
-pub fn pin(pins: &Pins, build: &Build, ebpf: &mut Ebpf) -> Result<Programs> {
+pub fn pin_programs(pins: &Pins, build: &Build, ebpf: &mut Ebpf) -> Result<Programs> {
     pins.remove_programs()?;
     fs::create_dir_all(pins.program_directory(INCOMPLETE))?;
     let mut ids = BTreeMap::new();

@@ -68,7 +68,7 @@ impl Region {
 pub(crate) struct Regions {
     /// Free runs by offset; adjacent runs are merged.
     free: BTreeMap<u32, u32>,
-    /// The same by size, then offset.
+    /// Free runs by size, then offset.
     by_size: BTreeSet<(u32, u32)>,
     free_slots: u32,
     settling: Vec<Region>,

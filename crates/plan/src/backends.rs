@@ -63,7 +63,7 @@ impl Backends {
         self.held.get(backend).map(ProgrammedBackend::node)
     }
 
-    /// The same of all.
+    /// The indexes of all backends, and where they are.
     pub fn nodes(&self) -> impl Iterator<Item = (u32, BackendNode)> {
         self.held.values().map(ProgrammedBackend::node)
     }
@@ -188,8 +188,8 @@ impl Backends {
         held.map(|held| held.keepers += 1).is_some()
     }
 
-    /// The same for a backend that was in a pool of other nodes, and may have connections there. Returns
-    /// whether there was room for it.
+    /// Counts a service port that keeps a backend which was in a pool of other nodes, and may have connections
+    /// there. Returns whether there was room for it.
     pub(crate) fn keep_for_others(
         &mut self,
         member: &model::Backend,

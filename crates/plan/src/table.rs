@@ -47,7 +47,7 @@ impl Table {
         }
     }
 
-    /// The same table for a larger region: it is repeated until the region is full.
+    /// This table for a larger region: it is repeated until the region is full.
     pub fn repeated(self, region: u32) -> Self {
         match self.0 {
             Content::Maglev { size, backends, .. } => {

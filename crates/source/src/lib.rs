@@ -42,9 +42,9 @@ pub enum Event {
 pub enum Extent {
     /// Services, their endpoints, and Nodes.
     Services,
-    /// And pools of addresses.
+    /// These, and pools of addresses.
     Pools,
-    /// And everything else.
+    /// All objects.
     All,
 }
 

@@ -106,7 +106,7 @@ pub trait Counters {
     fn count_neighbour(&self, event: NeighbourEvent);
     /// Whether the rate limit allows another reset, ICMP error or reply to a probe.
     fn may_reject(&self) -> bool;
-    /// The same for questions and answers about connections.
+    /// Whether the rate limit allows another question or answer about connections.
     fn may_ask(&self) -> bool;
     /// Whether the rate limits allow an answer from an assigned address to the source with this number, one of
     /// [`Answers::SOURCES`](super::Answers).

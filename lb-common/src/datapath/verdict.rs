@@ -16,28 +16,28 @@ pub const MOST_STAGES: u32 = 33 - 1;
 /// One number: the verifier has difficulties with values that only some variants have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Verdict {
-    /// It continues up or down the stack, translated or not.
+    /// The packet continues up or down the stack, translated or not.
     Pass,
-    /// It is dropped; the reason has been counted.
+    /// The packet is dropped; the reason has been counted.
     Drop,
-    /// It leaves through the interface on which it arrived; its link-layer header is complete.
+    /// The packet leaves through the interface on which it arrived; its link-layer header is complete.
     Transmit,
-    /// It leaves through the interface of [`Packet::leave_by`](super::Packet); its link-layer
-    /// header is complete.
+    /// The packet leaves through the interface of [`Packet::leave_by`](super::Packet); its
+    /// link-layer header is complete.
     Redirect,
     /// As [`Self::Redirect`], but the stack resolves the next hop's link-layer address.
     Resolve,
-    /// It continues unmodified to the next hook (tc after XDP), which can do more.
+    /// The packet continues unmodified to the next hook (tc after XDP), which can do more.
     Defer,
     /// The frame is for another machine, as far as the programs know: it passes unmodified. XDP
     /// marks it for tc if it can, because this machine's link-layer addresses may just have
     /// changed, and in tc the kernel has recognised whether a frame is for this machine.
     Yield,
-    /// It is not addressed to a Service, or cannot be recognised as such: it passes unmodified; the
-    /// reason has been counted. Distinct from [`Self::Pass`], so that only packets with a reason
+    /// The packet is not addressed to a Service, or cannot be recognised as such: it passes
+    /// unmodified; the reason has been counted. Distinct from [`Self::Pass`], so that only packets with a reason
     /// are reported.
     Decline,
-    /// It continues in another stage.
+    /// The packet continues in another stage.
     Next(NextStage),
 }
 

@@ -9,7 +9,7 @@ use lb_agent::KeyFile;
 use lb_kernel::settings::XdpMode;
 use lb_kernel::{
     AvailableMemory, CheckResult, Finding, agent_on, check_forwarding, check_routing,
-    list_machine_findings, memory, on_device, snat_ports,
+    compute_memory, list_machine_findings, on_device, snat_ports,
 };
 use lb_network::{
     AnnouncingLink, Attachments, DeviceName, DeviceRole, DeviceSelector, NetworkWatch, XdpFeatures,
@@ -119,7 +119,7 @@ fn table(findings: &[Finding]) -> String {
 /// Whether the maps fit into free memory.
 fn room(configuration: &Configuration) -> Result<Finding> {
     let sizes = wanted_sizes(&configuration.agent).resolve(AvailableMemory::read(), None);
-    let Some(bytes) = memory(sizes)? else {
+    let Some(bytes) = compute_memory(sizes)? else {
         return Ok(Finding::error(
             "programs",
             "this binary was built without the BPF programs",

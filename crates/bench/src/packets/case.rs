@@ -22,12 +22,12 @@ pub enum PacketKind {
     /// From an unknown client. New flows fill the entries that established flows leave free, and then
     /// replace each other, as in a flood.
     New,
-    /// The same in a table with room: flows find entries that are free, or whose flows have expired.
+    /// From an unknown client, in a table with room: flows find entries that are free, or whose flows have expired.
     Fresh,
     /// From a backend on another node to an SNAT port.
     Reply,
-    /// The same on a node that has had more flows than its reply index has entries: all are of flows that
-    /// are gone.
+    /// A reply to an SNAT port, on a node that has had more flows than its reply index has entries: all are of
+    /// flows that are gone.
     AgedReply,
     /// Not addressed to a Service.
     None,
@@ -62,9 +62,9 @@ pub enum Backends {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClientPolicy {
     None,
-    /// They stay with their backend.
+    /// Clients stay with their backend.
     Affinity,
-    /// They must be in ranges of addresses.
+    /// Clients must be in ranges of addresses.
     Ranges,
 }
 

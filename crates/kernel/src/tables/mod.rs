@@ -205,10 +205,10 @@ impl Tables {
     /// The flows of datagrams. Leaves out those that the data plane moves by itself, because their
     /// backend's entry is gone or draining.
     fn datagrams(&self) -> Result<BTreeSet<DatagramFlow>> {
-        let mut found = flow_tables::datagrams::<V4>(&self.v4.flows, &self.v4.backends);
-        found.extend(flow_tables::datagrams::<V6>(&self.v6.flows, &self.v6.backends));
-        found.extend(sockets::datagrams(&self.v4.unconnected, &self.v4.backends)?);
-        found.extend(sockets::datagrams(&self.v6.unconnected, &self.v6.backends)?);
+        let mut found = flow_tables::list_datagram_flows::<V4>(&self.v4.flows, &self.v4.backends);
+        found.extend(flow_tables::list_datagram_flows::<V6>(&self.v6.flows, &self.v6.backends));
+        found.extend(sockets::list_socket_datagrams(&self.v4.unconnected, &self.v4.backends)?);
+        found.extend(sockets::list_socket_datagrams(&self.v6.unconnected, &self.v6.backends)?);
         Ok(found)
     }
 

@@ -19,7 +19,7 @@ pub(crate) type Unconnected<F> = HashTable<Plain<SocketEnd<F>>, Plain<SocketFlow
 
 /// Leaves out flows that the programs end by themselves, because their backend's entry is gone or
 /// draining.
-pub fn datagrams<F: PacketFamily>(
+pub fn list_socket_datagrams<F: PacketFamily>(
     unconnected: &Unconnected<F>,
     backends: &Mapped,
 ) -> Result<BTreeSet<DatagramFlow>>
@@ -38,7 +38,7 @@ where
 }
 
 /// Ends the flows that may not stay.
-pub fn sweep<F: PacketFamily>(
+pub fn sweep_sockets<F: PacketFamily>(
     unconnected: &mut Unconnected<F>,
     datagrams: &Datagrams,
 ) -> Result<()> {

@@ -77,7 +77,7 @@ impl WriteTables for Tables {
         }
         let mut needed = HashSet::new();
         if families.contains(&AddressFamily::V4) {
-            flow_tables::sweep::<V4>(
+            flow_tables::sweep_flows::<V4>(
                 &self.v4.flows,
                 &sweep.datagrams,
                 &self.lingering,
@@ -85,7 +85,7 @@ impl WriteTables for Tables {
             );
         }
         if families.contains(&AddressFamily::V6) {
-            flow_tables::sweep::<V6>(
+            flow_tables::sweep_flows::<V6>(
                 &self.v6.flows,
                 &sweep.datagrams,
                 &self.lingering,
@@ -113,8 +113,12 @@ impl Tables {
     fn sweep_sockets(&mut self, sweep: &Sweep) -> Result<()> {
         for family in &sweep.families {
             match family {
-                AddressFamily::V4 => sockets::sweep(&mut self.v4.unconnected, &sweep.datagrams)?,
-                AddressFamily::V6 => sockets::sweep(&mut self.v6.unconnected, &sweep.datagrams)?,
+                AddressFamily::V4 => {
+                    sockets::sweep_sockets(&mut self.v4.unconnected, &sweep.datagrams)?
+                }
+                AddressFamily::V6 => {
+                    sockets::sweep_sockets(&mut self.v6.unconnected, &sweep.datagrams)?
+                }
             }
         }
         Ok(())

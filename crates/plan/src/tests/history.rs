@@ -23,7 +23,7 @@ fn tunnelled(backends: &[&str], draining: &[&str]) -> ServicePort {
     }
 }
 
-/// The same with the node of each backend; the last ones are draining.
+/// A tunnelled service port with the node of each backend; the last ones are draining.
 fn on_nodes(backends: &[(&str, &str)], draining: &[(&str, &str)]) -> ServicePort {
     let (addresses, _): (Vec<&str>, Vec<&str>) = backends.iter().copied().unzip();
     let (old, _): (Vec<&str>, Vec<&str>) = draining.iter().copied().unzip();

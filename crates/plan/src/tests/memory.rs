@@ -28,7 +28,7 @@ impl Memory {
         self.carry_out_and(plan, |_, _| {});
     }
 
-    /// The same, and calls `look` with the tables after each step.
+    /// Carries out a plan, and calls `look` with the tables after each step.
     pub(crate) fn carry_out_and(&mut self, plan: &Plan, look: impl Fn(&Self, &Step)) {
         let before: Vec<Pool> = self.pools.values().copied().collect();
         for step in plan.steps() {

@@ -51,7 +51,7 @@ fn service_port(frontend: &str, backends: &[&str]) -> ServicePort {
     }
 }
 
-/// The same, with endpoints that are in no pool.
+/// A service port with endpoints that are in no pool.
 fn with_draining(frontend: &str, backends: &[&str], draining: &[&str]) -> ServicePort {
     let draining = service_port(frontend, draining).cluster;
     ServicePort { draining, ..service_port(frontend, backends) }

@@ -15,7 +15,7 @@ pub enum Step {
     Watch(String),
     /// All objects as they are at this version or later, as the first events of a watch.
     Stream(String),
-    /// The same as a list.
+    /// All objects as they are at this version or later, as a list.
     List(String),
     /// The most recent state, in pages. The server reads it from its storage.
     ListLatest,

@@ -128,7 +128,7 @@ impl Watched {
         }
     }
 
-    /// Also if it is of a kind that every cluster has: the role may not grant it.
+    /// Does without this kind, also if every cluster has it: the role may not grant it.
     pub fn optional(self) -> Self {
         Self { is_optional: true, ..self }
     }

@@ -35,7 +35,7 @@ impl Manifests {
         Self::of_kinds(paths, Kind::OF_AGENT)
     }
 
-    /// The same, of other kinds of objects than the agent's.
+    /// Reads all paths, of other kinds of objects than the agent's.
     pub fn of_kinds(paths: Vec<PathBuf>, kinds: &'static [Kind]) -> Result<Self> {
         for path in &paths {
             let found = files(path)

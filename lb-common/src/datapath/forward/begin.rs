@@ -114,12 +114,12 @@ pub fn publish_flow<'a, F: PacketFamily, T: FamilyTables<F>>(
 fn account_new_flow<F: PacketFamily, T: FamilyTables<F>>(tables: &T, draft: &Draft<F>) {
     let flow = &draft.flow;
     tables.count_new_flow(flow.service_port, flow.backend_index);
-    store_affinity(tables, draft);
+    store_draft_affinity(tables, draft);
 }
 
 /// Stores the affinity of the drafted flow, if its Service has session affinity.
 #[inline(always)]
-pub fn store_affinity<F: PacketFamily, T: FamilyTables<F>>(tables: &T, draft: &Draft<F>) {
+pub fn store_draft_affinity<F: PacketFamily, T: FamilyTables<F>>(tables: &T, draft: &Draft<F>) {
     if draft.sticky != 0 {
         let Flow { client, service_port, backend_index, .. } = draft.flow;
         affinity::store_affinity(tables, client, service_port, backend_index, draft.generation);

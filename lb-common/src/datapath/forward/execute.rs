@@ -35,7 +35,7 @@ pub fn execute_function<F: PacketFamily, T: FamilyTables<F>>(
         Function::FindReply => carry::find_drafted_reply::<F, T>(tables).number(),
         Function::IsKnown => u32::from(carry::is_known::<F, T>(tables)),
         Function::FindArriving => carry::find_arriving::<F, T>(tables).number(),
-        Function::ChooseForError => u32::from(quoted::choose_backend::<F, T>(tables)),
+        Function::ChooseForError => u32::from(quoted::choose_quoted_backend::<F, T>(tables)),
         Function::FindOwner => owners::search_owners::<F, T>(tables),
         Function::ExamineOwner => owners::examine_owner::<F, T>(tables),
     }

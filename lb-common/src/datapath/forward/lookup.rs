@@ -18,7 +18,7 @@ pub type FlowOf<'a, F> = LocatedFlow<'a, F, Decision<F>>;
 /// What the lookup found for a packet to a Service.
 pub enum RequestLookup<'a, F: PacketFamily> {
     Flow(FlowOf<'a, F>),
-    /// It belongs to a connection whose backend is gone.
+    /// The packet belongs to a connection whose backend is gone.
     Gone(FlowOf<'a, F>),
     Nothing {
         /// There is no other flow of its client's address and port, either.

@@ -15,7 +15,7 @@ pub struct Owner(u32);
 
 impl Owner {
     const EXISTS: u32 = 1;
-    /// It serves the connection, and its node is not the current owner's.
+    /// The owner serves the connection, and its node is not the current owner's.
     const COUNTS: u32 = 1 << 1;
     const LOCAL: u32 = 1 << 2;
     const CAN_BE_ASKED: u32 = 1 << 3;

@@ -14,7 +14,7 @@ use crate::layout::Direction;
 /// that quotes a reply to the stored segment. False if a request would use no tunnel, or if there were
 /// too many such errors lately: they are as easy to forge as any packet.
 #[inline(always)]
-pub fn choose_backend<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> bool {
+pub fn choose_quoted_backend<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> bool {
     let Some(draft) = tables.draft() else { return false };
     let connection = Connection::by(&draft.segment);
     let Ok(frontend) = select::find_frontend(tables, &connection) else { return false };

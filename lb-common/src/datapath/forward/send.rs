@@ -35,7 +35,7 @@ pub fn send_packet<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     past_tunnels(packet, tables, segment, decision, hops)
 }
 
-/// The same for a packet that is not tunnelled, such as a reply.
+/// Sends a packet that is not tunnelled, such as a reply.
 #[inline(always)]
 pub fn past_tunnels<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,

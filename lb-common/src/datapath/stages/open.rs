@@ -121,7 +121,7 @@ pub fn forward_untracked<F: PacketFamily, T: FamilyTables<F>>(
 ) -> Verdict {
     tables.count(Reason::Untracked);
     let Some(draft) = tables.draft() else { return drop_for(tables, Reason::CorruptTable) };
-    begin::store_affinity(tables, draft);
+    begin::store_draft_affinity(tables, draft);
     if !draft.flow.kind.has(FlowKind::TUNNELLED) {
         untracked::store_untracked(tables, &draft.flow);
     }

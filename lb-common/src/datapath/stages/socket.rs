@@ -48,9 +48,9 @@ pub struct Socket {
 /// What happens to a connection or datagram of a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SocketVerdict<A> {
-    /// It is not addressed to a Service, and not changed.
+    /// The call is not addressed to a Service, and not changed.
     Pass,
-    /// It goes to this address and port instead.
+    /// The call goes to this address and port instead.
     Translate(End<A>),
     /// The connection is refused; the reason has been counted.
     Refuse(Reason),

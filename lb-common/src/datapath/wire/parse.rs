@@ -23,7 +23,7 @@ pub enum Part {
     /// The first fragment: it has the transport header.
     First,
     Later,
-    /// It could not be read.
+    /// The header could not be read.
     Malformed,
 }
 

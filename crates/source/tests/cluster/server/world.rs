@@ -65,7 +65,7 @@ pub enum Dialect {
     Lists,
     /// Watches that stream a list begin with all objects, and the end of these is not marked.
     Unmarked,
-    /// The same, without further events.
+    /// Watches that stream a list begin with all objects, and have no further events.
     Endless,
     /// Watches that stream a list are refused with this status: the storage of the server does not
     /// say how far it has got.
