@@ -322,7 +322,8 @@ fn check(sent: &Sent, outcome: &PacketOutcome) -> Result<(), TestCaseError> {
     // One address, two ports, two checksums: at most this many bytes.
     prop_assert!(changed <= 16 + 2 + 2 + 2 + 2, "{}", difference());
     prop_assert!(is_wrong(packet) || !is_wrong(&outcome.bytes), "{}", difference());
-    if sent.intact {
+    // The checksum of a fragment that ends within its header is written to the padding behind it.
+    if sent.intact && !dissect(packet).contains("cut short") {
         let expected = sent.has_ports
             && translations(sent).iter().any(|translated| {
                 let (source, destination) = ends(&outcome.bytes);
