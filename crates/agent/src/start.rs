@@ -171,9 +171,9 @@ pub async fn start_agent<'a>(
     let planner = if adopted {
         tables.fill_cache()?;
         let planner = Planner::adopting(tables.snapshot()?, sizes.room());
-        if let Some(tables) = planner.adopted_tables() {
+        if let Some(adopted_tables) = planner.adopted_tables() {
             // While objects are read and resolved. The plan compares what the thread has not.
-            tokio::task::spawn_blocking(|| tables.compare_all());
+            tokio::task::spawn_blocking(|| adopted_tables.compare_all());
         }
         planner
     } else {

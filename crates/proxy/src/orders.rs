@@ -1,11 +1,11 @@
-//! What a client's connection is told to do by others than its driver.
+//! Orders to the task of a client's connection: to drain it, or to cut it off.
 
 use std::cell::{Cell, RefCell};
 use std::task::Waker;
 
 use crate::metrics::CutOff;
 
-/// What the driver of a connection has to do.
+/// What the task of a connection has to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Order {
     /// Close after the current requests.
@@ -17,7 +17,8 @@ pub(crate) enum Order {
 #[derive(Default)]
 pub(crate) struct ConnectionOrders {
     current: Cell<Option<Order>>,
-    driver: RefCell<Option<Waker>>,
+    /// Wakes the connection's task.
+    waker: RefCell<Option<Waker>>,
 }
 
 impl ConnectionOrders {
@@ -26,16 +27,16 @@ impl ConnectionOrders {
         if !matches!(self.current.get(), Some(Order::CutOff(_))) {
             self.current.set(Some(order));
         }
-        if let Some(driver) = self.driver.borrow().as_ref() {
-            driver.wake_by_ref();
+        if let Some(waker) = self.waker.borrow().as_ref() {
+            waker.wake_by_ref();
         }
     }
 
     /// The current order. Later ones wake the task.
     pub(crate) fn poll_order(&self, waker: &Waker) -> Option<Order> {
-        let mut driver = self.driver.borrow_mut();
-        if !driver.as_ref().is_some_and(|driver| driver.will_wake(waker)) {
-            *driver = Some(waker.clone());
+        let mut known = self.waker.borrow_mut();
+        if !known.as_ref().is_some_and(|known| known.will_wake(waker)) {
+            *known = Some(waker.clone());
         }
         self.current.get()
     }

@@ -20,7 +20,11 @@ pub struct EstablishedConnection {
 }
 
 /// Opens the connection of this number; `None` if its SYN was not delivered.
-pub fn open(world: &mut World, service: Service, number: u32) -> Option<EstablishedConnection> {
+pub fn establish_connection(
+    world: &mut World,
+    service: Service,
+    number: u32,
+) -> Option<EstablishedConnection> {
     let [_, b, c, d] = (number >> 4).to_be_bytes();
     let client = Ipv4End::new([11, b, c, d], 40_000 + (number & 15) as u16);
     let syn = Packet::tcp(client, service.frontend(), SYN, number);
@@ -82,7 +86,7 @@ fn fill(percent: usize, path: Path, in_rest: bool) -> Filled {
     let mut connect = |world: &mut World, refused: &mut usize| {
         for _ in 0..capacity {
             let before = refusals(world);
-            let opened = open(world, service, number);
+            let opened = establish_connection(world, service, number);
             number += 1;
             if let Some(opened) = opened.filter(|_| refusals(world) == before) {
                 return opened;

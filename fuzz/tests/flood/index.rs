@@ -4,7 +4,7 @@ use lb_common::family::V4;
 use lb_common::hash::{ReplyHash, mix};
 use lb_common::header::protocol::TCP;
 
-use crate::full::open;
+use crate::full::establish_connection;
 use crate::world::{Path, SECOND, Service, World};
 use fuzz::wire::Ipv4End;
 
@@ -36,7 +36,7 @@ fn most_replies_are_found_in_their_first_bucket_however_many_connections_there_w
     let mut number = 0;
     let mut connect = |world: &mut World| {
         number += 1;
-        open(world, SERVICE, number).expect("the table has room")
+        establish_connection(world, SERVICE, number).expect("the table has room")
     };
     let mut connections: Vec<_> = (0..CONNECTIONS).map(|_| connect(&mut world)).collect();
     for step in 0..100 * CONNECTIONS {

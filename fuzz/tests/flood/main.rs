@@ -154,7 +154,7 @@ fn fill_with_connections(world: &mut World) {
     let service = Service { path: Path::Local, protocol: TCP };
     let capacity = world.capacity() as u32;
     for number in 0..6 * capacity {
-        full::open(world, service, number);
+        full::establish_connection(world, service, number);
         if number.is_multiple_of(capacity / 2) && states(world).is_empty() {
             break;
         }
