@@ -58,7 +58,7 @@ pub(super) fn open_database(
 
 /// A limit in bytes of the file's pages in memory. All objects are in memory anyway; the pages that a write reads are in
 /// the kernel's cache.
-pub(super) const PAGE_CACHE_LIMIT: usize = 4 << 20;
+const PAGE_CACHE_LIMIT: usize = 4 << 20;
 
 pub(super) fn open_database_on(
     inner: impl StorageBackend,

@@ -188,7 +188,7 @@ fn pages_of_the_file_are_not_kept_in_memory() {
     }
     let read = faults.read_bytes.load(Ordering::SeqCst) - before;
     let kept = (ENTRIES * ENTRY as u64).saturating_sub(read);
-    assert!(kept <= disk::PAGE_CACHE_LIMIT as u64, "{kept} bytes were in memory");
+    assert!(kept <= ENTRIES * ENTRY as u64 / 4, "{kept} bytes were in memory");
 }
 
 /// After a failed flush the file is written anew. So is that one after another.
