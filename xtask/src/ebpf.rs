@@ -3,9 +3,12 @@
 //!
 //! If nothing that they depend on has changed, this starts no program.
 
-use std::fs;
+use std::fs::{self, File};
+use std::panic;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::thread;
+use std::time::SystemTime;
 
 use anyhow::{Context, Result};
 use clap::Args;
@@ -42,8 +45,48 @@ pub struct EbpfOptions {
     pub verbose: bool,
 }
 
+/// Held while the objects are built. Build scripts that read the objects wait for it.
+struct ObjectsLock {
+    _file: File,
+    since: SystemTime,
+}
+
+impl ObjectsLock {
+    fn acquire() -> Result<Self> {
+        let path = repository_root().join("target/bpf/lock");
+        fs::create_dir_all(repository_root().join("target/bpf"))?;
+        let file = File::create(&path).with_context(|| path.display().to_string())?;
+        file.lock().with_context(|| format!("cannot lock {}", path.display()))?;
+        Ok(Self { _file: file, since: SystemTime::now() })
+    }
+}
+
 /// Builds the objects if anything they depend on has changed.
 pub fn build_objects(options: &EbpfOptions) -> Result<()> {
+    build_locked_objects(ObjectsLock::acquire()?, options)
+}
+
+/// Builds the objects, and by `build` the programs that embed them. Where there are no objects yet, both are built at
+/// the same time: cargo has minutes of other work until build scripts need the objects.
+pub fn build_objects_beside(build: impl FnOnce() -> Result<()>) -> Result<()> {
+    let lock = ObjectsLock::acquire()?;
+    // Cargo would not run build scripts again for objects that are about to change.
+    if object(OBJECTS[0]).exists() {
+        build_locked_objects(lock, &EbpfOptions::default())?;
+        return build();
+    }
+    thread::scope(|scope| {
+        let objects = scope.spawn(|| {
+            build_locked_objects(lock, &EbpfOptions::default())
+                // At once: `build` goes on for minutes.
+                .inspect_err(|error| eprintln!("error: cannot build the BPF objects: {error:#}"))
+        });
+        let built = build();
+        objects.join().unwrap_or_else(|panicked| panic::resume_unwind(panicked)).and(built)
+    })
+}
+
+fn build_locked_objects(lock: ObjectsLock, options: &EbpfOptions) -> Result<()> {
     let log = |line: &str| {
         if options.verbose {
             eprintln!("{line}");
@@ -51,7 +94,8 @@ pub fn build_objects(options: &EbpfOptions) -> Result<()> {
     };
     let inputs = inputs()?;
     let stamp = repository_root().join("target/bpf/stamp");
-    let last = read_if_there(&stamp)?.and_then(|text| Stamp::parse(&text));
+    let last =
+        read_if_there(&stamp)?.and_then(|text| Stamp::parse(&String::from_utf8_lossy(&text)));
     let current = last.filter(|last| last.holds(&inputs));
     if let Some(last) = &current
         && !options.verbose
@@ -68,14 +112,14 @@ pub fn build_objects(options: &EbpfOptions) -> Result<()> {
         return Ok(());
     }
     eprintln!("building the BPF objects by {builder}");
-    compile_objects(&toolchain, &linker)?;
+    compile_objects(&toolchain, &linker, lock.since)?;
     let files: Vec<PathBuf> =
         [toolchain.rustc(), linker.program].into_iter().chain(OBJECTS.map(object)).collect();
     fs::write(&stamp, Stamp::new(inputs, builder, &files)?.to_string())
         .with_context(|| stamp.display().to_string())
 }
 
-fn compile_objects(toolchain: &Toolchain, linker: &Linker) -> Result<()> {
+fn compile_objects(toolchain: &Toolchain, linker: &Linker, started: SystemTime) -> Result<()> {
     let linker_flag = format!("-Clinker={}", linker.program.display());
     let mut command = toolchain.cargo();
     command.arg("build").args(OBJECTS.iter().flat_map(|name| ["--bin", name]));
@@ -85,15 +129,19 @@ fn compile_objects(toolchain: &Toolchain, linker: &Linker) -> Result<()> {
     for_bpf(&mut command, &[&[linker_flag.as_str()], &FLAGS[..], &remapping].concat());
     read_output(command.env("LD_LIBRARY_PATH", &linker.llvm))?;
 
-    fs::create_dir_all(repository_root().join("target/bpf"))?;
     for name in OBJECTS {
         let path = repository_root().join("target/ebpf").join(TARGET).join("bpf").join(name);
         let built = fs::read(&path).with_context(|| path.display().to_string())?;
         let built = strip(&built)
             .with_context(|| format!("the debug information of {}", path.display()))?;
         // Written only if it differs. Otherwise the agent, which embeds it, would be built again.
-        if fs::read(object(name)).ok().as_ref() != Some(&built) {
+        let last = read_if_there(&object(name))?;
+        if last.as_ref() != Some(&built) {
             fs::write(object(name), built)?;
+        }
+        if last.is_none() {
+            // Older than cargo's note of when it started the build scripts that have waited for this object.
+            File::options().append(true).open(object(name))?.set_modified(started)?;
         }
     }
     Ok(())
@@ -172,8 +220,8 @@ fn object(name: &str) -> PathBuf {
     repository_root().join("target/bpf").join(format!("{name}.bpf.o"))
 }
 
-fn read_if_there(path: &Path) -> Result<Option<String>> {
-    match fs::read_to_string(path) {
+fn read_if_there(path: &Path) -> Result<Option<Vec<u8>>> {
+    match fs::read(path) {
         Ok(content) => Ok(Some(content)),
         Err(error) if is_missing(&error) => Ok(None),
         Err(error) => Err(error).with_context(|| path.display().to_string()),

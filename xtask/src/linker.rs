@@ -31,7 +31,8 @@ pub fn ensure_linker(toolchain: &Toolchain, log: &dyn Fn(&str)) -> Result<Linker
     let program = tools_directory().join("bin/bpf-linker");
     let version = read_output(Command::new(&program).arg("--version")).unwrap_or_default();
     if version != format!("bpf-linker {LINKER_VERSION}") {
-        install_program("bpf-linker", LINKER_VERSION, &[])?;
+        // LLVM does the work, so optimizing the linker itself would only make its build longer.
+        install_program("bpf-linker", LINKER_VERSION, &["--debug"])?;
     }
     for llvm in llvm_directories(toolchain)? {
         match try_link(&program, &llvm) {

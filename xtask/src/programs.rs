@@ -10,6 +10,7 @@ use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use serde_json::Value;
 
+use crate::ebpf;
 use crate::process::{SHARED_BUILD, repository_root, shared_cargo, target_directory};
 use crate::test::as_root;
 
@@ -117,8 +118,12 @@ impl Program {
     }
 }
 
-/// Builds all test programs, the programs that tests start, and the demo.
+/// Builds the BPF objects, all test programs, the programs that tests start, and the demo.
 pub fn build_programs() -> Result<()> {
+    ebpf::build_objects_beside(compile_programs)
+}
+
+fn compile_programs() -> Result<()> {
     let mut messages = String::new();
     for arguments in [&["test", "--no-run"][..], &["build", "--bin", "demo"]] {
         let mut command = shared_cargo();

@@ -64,13 +64,13 @@ fn bench_api(arguments: &[String]) -> Result<()> {
 
 /// Builds the BPF objects, and one program of `lb-bench` and the agent with a profile each. Returns the paths of both.
 fn build(program: &str, profile: &str, of_agent: &str) -> Result<(PathBuf, PathBuf)> {
-    ebpf::build_objects(&ebpf::EbpfOptions::default())?;
-    if profile == of_agent {
-        build_programs_of_profile(profile, &[program, "millrace"])?;
-    } else {
+    ebpf::build_objects_beside(|| {
+        if profile == of_agent {
+            return build_programs_of_profile(profile, &[program, "millrace"]);
+        }
         build_programs_of_profile(profile, &[program])?;
-        build_programs_of_profile(of_agent, &["millrace"])?;
-    }
+        build_programs_of_profile(of_agent, &["millrace"])
+    })?;
     Ok((built_program(profile, program), built_program(of_agent, "millrace")))
 }
 

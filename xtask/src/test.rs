@@ -71,10 +71,9 @@ const FLOOD: &str = "fuzz/flood";
 /// All stages. Of those that could run in a lane, the first one does. All use one profile and the same features of
 /// dependencies, so that each reuses the builds of the earlier ones. So xtask, which needs more features, is tested
 /// separately: its own dependencies are built before it runs.
-const STAGES: [Stage; 22] = [
+const STAGES: [Stage; 21] = [
     xtask("prerequisites", CARGO, &["prerequisites"], &[]),
-    xtask("build-ebpf", CARGO, &["build-ebpf", "--verbose"], &[]),
-    xtask("build", CARGO, &["programs", "--build"], &["build-ebpf"]),
+    xtask("build", CARGO, &["programs", "--build"], &[]),
     xtask("vm", MACHINE, &["vm-test", "--built"], BUILT),
     Stage { rare: true, ..xtask("vm rare", MACHINE, &["vm-test", "--built", "--rare"], BUILT) },
     world("node", &["programs", "tests/node", "--threads", "2"]),
@@ -127,10 +126,9 @@ const STAGES: [Stage; 22] = [
 
 /// The stages for a first result: unit tests, all packet tables on the host, and a few tests in the
 /// kernel, one of each kind.
-const QUICK: [Stage; 5] = [
+const QUICK: [Stage; 4] = [
     xtask("prerequisites", CARGO, &["prerequisites"], &[]),
-    xtask("build-ebpf", CARGO, &["build-ebpf", "--verbose"], &[]),
-    xtask("build", CARGO, &["programs", "--build"], &["build-ebpf"]),
+    xtask("build", CARGO, &["programs", "--build"], &[]),
     world(
         "quick kernel",
         &[
@@ -411,9 +409,9 @@ mod tests {
 
     #[test]
     fn a_stage_includes_the_stages_that_it_needs() {
-        assert_eq!(wanted(&["lint"], false), ["build-ebpf", "build", "lint"]);
+        assert_eq!(wanted(&["lint"], false), ["build", "lint"]);
         assert_eq!(wanted(&["models"], false), ["models"]);
-        assert_eq!(wanted(&["kernel"], false), ["prerequisites", "build-ebpf", "build", "kernel"]);
+        assert_eq!(wanted(&["kernel"], false), ["prerequisites", "build", "kernel"]);
         assert_eq!(wanted(&[], true).len(), STAGES.len());
         assert!(!wanted(&[], false).contains(&"bench"));
     }

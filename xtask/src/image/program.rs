@@ -12,7 +12,6 @@ use crate::process::{cargo, run_command, target_directory};
 
 /// Builds the agent, which reports this version, and the BPF object that it embeds.
 pub fn build_static_program(version: &str) -> Result<PathBuf> {
-    ebpf::build_objects(&ebpf::EbpfOptions::default())?;
     let folder = target_directory().join("image");
     let triple = target_triple();
     let mut flags = vec!["-Ctarget-feature=+crt-static".to_owned()];
@@ -28,7 +27,7 @@ pub fn build_static_program(version: &str) -> Result<PathBuf> {
         .env("CARGO_ENCODED_RUSTFLAGS", flags.join("\u{1f}"))
         .env("CARGO_INCREMENTAL", "0")
         .env("MILLRACE_VERSION", version);
-    run_command(&mut command)?;
+    ebpf::build_objects_beside(|| run_command(&mut command))?;
     Ok(folder.join(triple).join("image/millrace"))
 }
 

@@ -18,7 +18,7 @@ use clap::Args;
 use clap::builder::PossibleValuesParser;
 
 use crate::process::{find_program, repository_root};
-use crate::{ebpf, packages, programs};
+use crate::{packages, programs};
 
 use image::Test;
 
@@ -104,7 +104,6 @@ pub fn test_in_machine(options: &VmTestOptions) -> Result<()> {
         }
     }
     if !options.built {
-        ebpf::build_objects(&ebpf::EbpfOptions::default())?;
         programs::build_programs()?;
     }
     let directory = repository_root().join("target/vm");
