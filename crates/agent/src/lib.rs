@@ -2,7 +2,7 @@
 //!
 //! - `control`: the loop's state: takes in events, plans in portions, writes, reports
 //! - `start`, `devices`, `programs`: starts, attaches to interfaces, opens what needs privileges
-//! - `announcer`, `advertiser`: announce addresses on links and by BGP
+//! - `announcer`, `advertiser`: announce addresses on links and by BGP; `announced_services`: has that written as objects
 //! - `exchange`: learns earlier owners of slots from other nodes
 //! - `outlets`, `tally`, `counters`, `latency`, `reported_problems`: what is reported, and to which log, metric or Event
 //!
@@ -12,6 +12,7 @@
 //! - A failure before everything is programmed undoes what was done.
 
 mod advertiser;
+mod announced_services;
 mod announcement_objects;
 mod announcer;
 mod control;
@@ -203,6 +204,7 @@ pub async fn run_agent(options: AgentOptions) -> Result<()> {
         mut devices,
         mut announcer,
         speaker,
+        report,
         saver,
     } = match started {
         Ok(Some(started)) => started,
@@ -267,6 +269,9 @@ pub async fn run_agent(options: AgentOptions) -> Result<()> {
     if options.cleanup_on_exit || is_end {
         speaker.shut_down().await;
         announcer.hand_over().await;
+        if let Some(report) = report {
+            report.withdraw().await;
+        }
         tracing::info!("addresses handed over to other nodes");
     }
     agent.end_epoch_lease();

@@ -19,7 +19,7 @@ use lb_plan::Planner;
 use lb_process::notices::{NoticeLog, Notices};
 use lb_rules::ipam::Pools;
 use lb_rules::store::Affected;
-use lb_source::cluster::{Events, ObjectSaver, StartupTaint};
+use lb_source::cluster::{Events, ObjectSaver, StartupTaint, StatusKind, StatusWriter};
 use lb_source::{Cluster, Event, Manifests, Source};
 use lb_speakers::bgp::Speaker;
 use lb_status::{
@@ -29,6 +29,7 @@ use lb_waits::Waits;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Interval;
 
+use super::announced_services::AnnouncedServicesReport;
 use super::announcer::Announcer;
 use super::devices::Devices;
 use super::exchange::{self, Exchange};
@@ -46,6 +47,8 @@ pub struct OpenedSource {
     notices: Arc<dyn Notices>,
     saver: Option<ObjectSaver>,
     startup_taint: Option<StartupTaint>,
+    /// Of what this node announces.
+    status_writers: Vec<StatusWriter>,
 }
 
 pub async fn open_source(
@@ -66,6 +69,7 @@ pub async fn open_source(
                 notices: Arc::new(NoticeLog::default()),
                 saver: None,
                 startup_taint: None,
+                status_writers: Vec::new(),
             })
         }
         ObjectSource::Cluster(access) => {
@@ -74,13 +78,17 @@ pub async fn open_source(
             let client = connection.client.clone();
             let notices: Arc<dyn Notices> =
                 Arc::new(Events::new(client.clone(), &options.node_name));
+            let metallb_namespace = &options.load_balancer.metallb_namespace;
+            let writer_of =
+                |kind| StatusWriter::new(client.clone(), kind, metallb_namespace, &options.node_name);
+            let status_writers = StatusKind::ALL.map(writer_of).to_vec();
             let startup_taint = options.startup_taint.as_deref().map(|key| {
                 StartupTaint::new(client, &options.node_name, key, Arc::clone(&notices))
             });
             let source = Cluster::of(connection, &options.node_name)
                 .with_forwarding(options.forwarding)
                 .with_tunnel_key(has_tunnel_key)
-                .with_metallb_namespace(&options.load_balancer.metallb_namespace);
+                .with_metallb_namespace(metallb_namespace);
             let (source, saver) = match &access.state_directory {
                 Some(directory) => {
                     let (source, saver) = source.with_state_directory(directory);
@@ -91,7 +99,7 @@ pub async fn open_source(
             let run = Box::new(|events, is_restart| {
                 run_source(source.with_restart(is_restart), events);
             });
-            Ok(OpenedSource { run, notices, saver, startup_taint })
+            Ok(OpenedSource { run, notices, saver, startup_taint, status_writers })
         }
     }
 }
@@ -114,6 +122,7 @@ pub struct Started<'a> {
     pub devices: Devices<'a>,
     pub announcer: Announcer,
     pub speaker: Speaker,
+    pub report: Option<AnnouncedServicesReport>,
     pub saver: Option<ObjectSaver>,
 }
 
@@ -271,6 +280,9 @@ pub async fn start_agent<'a>(
     links.keep();
     options.privileges.once_attached()?;
     health.note_attached();
+    let report = (!source.status_writers.is_empty()).then(|| {
+        AnnouncedServicesReport::start(source.status_writers, &condition, &taints)
+    });
     if let Some(startup_taint) = source.startup_taint {
         tokio::spawn(startup_taint.remove_whenever_there(taints));
     }
@@ -287,7 +299,7 @@ pub async fn start_agent<'a>(
     agent.report_left_to_node();
     tracing::info!(service_ports, services, "ready");
     let saver = source.saver;
-    Ok(Started { agent, events, exchange, network, devices, announcer, speaker, saver })
+    Ok(Started { agent, events, exchange, network, devices, announcer, speaker, report, saver })
 }
 
 /// What goes on until all objects are known and the programs are loaded. The programs of an earlier agent forward

@@ -62,6 +62,8 @@ pub enum NoticeReason {
     PeerNotUsed,
     /// Another machine uses an address that is to be announced.
     AddressInUse,
+    /// This node has begun to announce an address of a Service.
+    AddressAnnounced,
     /// The startup taint of this agent's Node can't be removed.
     TaintNotRemoved,
     /// Endpoints of a node that is dead by all signs get no new connections.
@@ -87,6 +89,7 @@ impl NoticeReason {
             Self::PoolNotUsed => "PoolNotUsed",
             Self::PeerNotUsed => "PeerNotUsed",
             Self::AddressInUse => "AddressInUse",
+            Self::AddressAnnounced => "AddressAnnounced",
             Self::TaintNotRemoved => "TaintNotRemoved",
             Self::NodeSetAside => "NodeSetAside",
             Self::NodeGivenBack => "NodeGivenBack",
@@ -110,6 +113,7 @@ impl NoticeReason {
             Self::PoolNotUsed => "address pool not used as written",
             Self::PeerNotUsed => "bgp object not used as written",
             Self::AddressInUse => "address is used by another machine",
+            Self::AddressAnnounced => "address of a service announced",
             Self::TaintNotRemoved => "startup taint not removed",
             Self::NodeSetAside => "endpoints of a dead node set aside",
             Self::NodeGivenBack => "endpoints of a node given back",
@@ -135,6 +139,7 @@ impl NoticeReason {
             | Self::FailedToStartServiceHealthcheck
             | Self::RoomFound
             | Self::AddressInUse
+            | Self::AddressAnnounced
             | Self::TaintNotRemoved => true,
         }
     }
@@ -154,7 +159,11 @@ impl NoticeReason {
             | Self::AddressInUse
             | Self::TaintNotRemoved
             | Self::NodeSetAside => true,
-            Self::Served | Self::RoomFound | Self::AddressAssigned | Self::NodeGivenBack => false,
+            Self::Served
+            | Self::RoomFound
+            | Self::AddressAssigned
+            | Self::AddressAnnounced
+            | Self::NodeGivenBack => false,
         }
     }
 

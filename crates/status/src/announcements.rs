@@ -64,11 +64,11 @@ impl AnnouncementMetrics {
 
 impl Collector for AnnouncementMetrics {
     fn encode(&self, mut to: DescriptorEncoder<'_>) -> fmt::Result {
-        let links = self.0.announcements();
+        let links = self.0.announcements().unwrap_or_default();
         for (name, help, value) in GAUGES {
             let name = format!("millrace_announcement_{name}");
             let mut family = to.encode_descriptor(&name, help, None, MetricType::Gauge)?;
-            for link in &links {
+            for link in links.iter() {
                 let gauge = ConstGauge::new(value(link));
                 gauge.encode(family.encode_family(&[("interface", link.interface.as_str())])?)?;
             }
@@ -76,7 +76,7 @@ impl Collector for AnnouncementMetrics {
         for (name, help, value) in COUNTERS {
             let name = format!("millrace_announcement_{name}");
             let mut family = to.encode_descriptor(&name, help, None, MetricType::Counter)?;
-            for link in &links {
+            for link in links.iter() {
                 let counter = ConstCounter::new(value(link));
                 counter.encode(family.encode_family(&[("interface", link.interface.as_str())])?)?;
             }

@@ -94,7 +94,7 @@ struct ReportState {
     without_room: BTreeMap<String, usize>,
     devices: BTreeMap<String, String>,
     problems: BTreeMap<ServiceName, Vec<String>>,
-    announcements: Vec<LinkView>,
+    announcements: Option<Arc<Vec<LinkView>>>,
     bgp: Arc<BgpView>,
     bgp_problems: Vec<String>,
     bgp_peers_of_others: Vec<String>,
@@ -133,11 +133,11 @@ impl Condition {
     }
 
     pub fn set_announcements(&self, links: Vec<LinkView>) {
-        self.state().announcements = links;
+        self.state().announcements = Some(Arc::new(links));
     }
 
-    /// The interfaces on which addresses are announced.
-    pub fn announcements(&self) -> Vec<LinkView> {
+    /// The interfaces on which addresses are announced; `None`: not known yet.
+    pub fn announcements(&self) -> Option<Arc<Vec<LinkView>>> {
         self.state().announcements.clone()
     }
 
@@ -198,7 +198,7 @@ impl Reporter {
             devices: state.devices.clone(),
             problems: state.problems.values().flatten().take(MOST_PROBLEMS).cloned().collect(),
             services_with_problems: state.problems.len(),
-            announcements: state.announcements.clone(),
+            announcements: state.announcements.as_deref().cloned().unwrap_or_default(),
             bgp: BgpView::clone(&state.bgp),
             bgp_problems: state.bgp_problems.clone(),
             bgp_peers_of_others: state.bgp_peers_of_others.clone(),

@@ -13,6 +13,7 @@ use super::wanted::Wanted;
 
 /// Writes news to the log and, with a cluster, as Events of the Service.
 pub(crate) struct Post<'a> {
+    pub node_name: &'a str,
     pub interface: &'a str,
     pub wanted: Option<&'a Wanted>,
     pub notices: &'a Arc<dyn Notices>,
@@ -26,6 +27,8 @@ impl Post<'_> {
             ElectionEvent::Taken { address, epoch, planned, .. } => {
                 in_use.retain(|(other, _)| other != address);
                 tracing::info!(%address, interface, epoch, planned, "address taken");
+                let message = format!("{address} is announced by {} on {interface}", self.node_name);
+                self.post_to_services(*address, NoticeReason::AddressAnnounced, message);
             }
             ElectionEvent::Released { address, to } => {
                 let to = to.map(|id| id.to_string());
@@ -75,6 +78,11 @@ impl Post<'_> {
             "{address} is used by the machine with the link-layer address {by} on {interface}: \
              {consequence}. Remove the address there, or exclude it from the pool"
         );
+        self.post_to_services(address, NoticeReason::AddressInUse, message);
+    }
+
+    /// Posts to all Services that have the address.
+    fn post_to_services(&self, address: IpAddr, reason: NoticeReason, message: String) {
         let services = self.wanted.and_then(|wanted| wanted.addresses.get(&address));
         let services: BTreeMap<ServiceName, Box<str>> =
             services.map(|wanted| wanted.services.clone()).unwrap_or_default();
@@ -84,7 +92,6 @@ impl Post<'_> {
                 let reference =
                     ObjectRef::new(Kind::Service, Some(&service.namespace), Some(&service.name));
                 let about = Some(NoticeObject { reference, uid: uid.into() });
-                let reason = NoticeReason::AddressInUse;
                 notices.post(Notice { about, reason, message: message.clone() });
             }
         });

@@ -381,6 +381,7 @@ impl AnnouncerState {
                 LinkEffect::Transmit(frame) => self.performer.transmit(&on.facts, frame),
                 LinkEffect::Report(news) => {
                     let post = Post {
+                        node_name: &self.node_name,
                         interface: &on.facts.name,
                         wanted: self.wanted.as_deref(),
                         notices: &self.notices,

@@ -78,6 +78,11 @@ impl<Owner: Clone + Ord> AdvertisementTable<Owner> {
         &before | &after
     }
 
+    /// What each Service announces.
+    pub fn announcements(&self) -> impl Iterator<Item = (&Owner, &[AddressAnnouncement])> {
+        self.announcements.iter().map(|(owner, announced)| (owner, announced.as_slice()))
+    }
+
     /// What a peer gets about these prefixes.
     pub fn list_changes(&self, peer: &str, prefixes: &BTreeSet<IpNet>) -> Vec<RouteChange> {
         let mut shared = SharedAttributes::new();

@@ -7,6 +7,7 @@
 //! Tests: `tests/cluster/`, against an API server over real HTTP.
 
 mod access;
+mod announcement_statuses;
 mod api;
 mod connection;
 mod controller;
@@ -51,6 +52,9 @@ use tokio::time::{sleep, timeout};
 use super::{Event, Extent, Source};
 
 pub use access::Access;
+pub use announcement_statuses::{
+    AnnouncedServices, AnnouncedThrough, StatusIntervals, StatusKind, StatusWriter,
+};
 pub use connection::Connection;
 pub use controller::{ControllerCluster, list_latest_services, list_pools};
 pub use events::Events;

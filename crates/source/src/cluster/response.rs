@@ -25,6 +25,8 @@ use super::trouble::{Trouble, is_cut_off, one_line, root_cause};
 const PATIENCE: Duration = Duration::from_secs(60);
 /// The largest body of a refusal in bytes. A `Status` has less than one kilobyte.
 const MAX_REFUSAL: usize = 64 << 10;
+/// How much is read of a body that does not matter, in bytes.
+const MAX_SKIPPED: usize = 64 << 10;
 /// Octets of a response that is not of the API, for its report.
 const LONGEST_QUOTE: usize = 500;
 
@@ -49,6 +51,18 @@ pub async fn send(client: &Client, request: Request<Vec<u8>>) -> Result<BodyData
 pub async fn next(body: &mut BodyDataStream) -> Result<Option<Bytes>, Trouble> {
     let bytes = in_time(body.next()).await?.transpose();
     bytes.map_err(|error| Trouble::Failed(root_cause(&error)))
+}
+
+/// Reads the rest of a body that does not matter, so that its connection serves further requests.
+pub async fn skip(body: &mut BodyDataStream) -> Result<(), Trouble> {
+    let mut read = 0;
+    // Of a longer one the connection is closed.
+    while read < MAX_SKIPPED
+        && let Some(bytes) = next(body).await?
+    {
+        read += bytes.len();
+    }
+    Ok(())
 }
 
 async fn in_time<T>(response: impl Future<Output = T>) -> Result<T, Trouble> {

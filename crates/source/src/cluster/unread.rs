@@ -1,4 +1,4 @@
-//! Kinds of MetalLB that a cluster has and Millrace does not read: their objects have no effect.
+//! Kinds of MetalLB that a cluster has and Millrace neither reads nor writes: their objects have no effect.
 //!
 //! The API says which kinds there are, and whether there is an object of each. No permission for other kinds is needed:
 //! of one that this account may not list, it is unknown whether there are objects.
@@ -13,6 +13,7 @@ use lb_rules::model::Kind;
 use serde::Deserialize;
 use serde::de::{DeserializeOwned, IgnoredAny};
 
+use super::announcement_statuses::StatusKind;
 use super::items::MAX_ITEM;
 use super::response;
 use super::trouble::Trouble;
@@ -81,11 +82,12 @@ pub async fn list_unread_metallb_kinds(
     client: &Client,
     namespace: &str,
 ) -> Result<BTreeSet<UnreadKind>> {
-    let read: BTreeSet<String> = Kind::ALL
+    let read = Kind::ALL
         .into_iter()
         .filter(|kind| kind.is_of_metallb())
-        .filter_map(|kind| Some(kind.path().rsplit_once('/')?.1.to_owned()))
-        .collect();
+        .filter_map(|kind| Some(kind.path().rsplit_once('/')?.1.to_owned()));
+    let written = StatusKind::ALL.into_iter().map(|kind| kind.resource().to_owned());
+    let used: BTreeSet<String> = read.chain(written).collect();
     let Some(group) = get::<Group>(client, GROUP).await.map_err(|e| failed(GROUP, &e))? else {
         return Ok(BTreeSet::new());
     };
@@ -95,7 +97,7 @@ pub async fn list_unread_metallb_kinds(
         let all = get::<Resources>(client, &path).await.map_err(|error| failed(&path, &error))?;
         for resource in all.into_iter().flat_map(|all| all.resources) {
             let is_listed = resource.verbs.iter().any(|verb| verb == "list");
-            if is_listed && !read.contains(&resource.name) {
+            if is_listed && !used.contains(&resource.name) {
                 unread.insert(resource.name.clone(), (path.clone(), resource));
             }
         }
@@ -117,6 +119,13 @@ pub async fn list_unread_metallb_kinds(
         }
     }
     Ok(found)
+}
+
+/// Whether the cluster has a kind of MetalLB, by the name of its resource. Every account may ask.
+pub(super) async fn has_metallb_resource(client: &Client, resource: &str) -> Result<bool, Trouble> {
+    let resources = get::<Resources>(client, &format!("{GROUP}/v1beta1")).await?;
+    let mut resources = resources.into_iter().flat_map(|all| all.resources);
+    Ok(resources.any(|one| one.name == resource))
 }
 
 fn failed(path: &str, trouble: &Trouble) -> anyhow::Error {

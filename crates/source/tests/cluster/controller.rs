@@ -47,10 +47,8 @@ async fn the_deployed_role_is_what_the_controller_needs() {
         needed_by_any.extend(server.requests().iter().map(needed));
     }
     let server = Server::start().await;
-    let kinds = ["AddressPool", "ConfigurationState", "ServiceBGPStatus", "ServiceL2Status"];
     let resources =
-        ["addresspools", "configurationstates", "servicebgpstatuses", "servicel2statuses"];
-    let resources: Vec<_> = resources.into_iter().zip(kinds).collect();
+        [("addresspools", "AddressPool"), ("configurationstates", "ConfigurationState")];
     with_kinds(&server, &[("v1beta1", &resources)]);
     list_unread_metallb_kinds(&super::client(&server), METALLB_NAMESPACE).await.unwrap();
     // Everybody may ask which kinds there are.

@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod access;
+mod announcement_statuses;
 mod controller;
 mod events;
 mod hostile;

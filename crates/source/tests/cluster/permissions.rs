@@ -9,6 +9,7 @@ use lb_source::cluster::Events;
 use serde::Deserialize;
 use serde_json::Value;
 
+use super::announcement_statuses::write_all_statuses;
 use super::events::notice;
 use super::server::{Dialect, Request, SLICES, Server};
 use super::{Reported, client, node, watches};
@@ -43,14 +44,20 @@ pub fn granted(manifest: &str) -> BTreeSet<Permission> {
 pub fn needed(request: &Request) -> Permission {
     let parts: Vec<&str> = request.path.trim_start_matches('/').split('/').collect();
     let group = if parts[0] == "api" { "" } else { parts[1] };
-    // Only patches name an object.
-    let (resource, verb) = match (&request.method, request.watch) {
-        (&Method::POST, _) => (parts[parts.len() - 1], "create"),
-        (&Method::PATCH, _) => (parts[parts.len() - 2], "patch"),
-        (_, true) => (parts[parts.len() - 1], "watch"),
-        (_, false) => (parts[parts.len() - 1], "list"),
+    // Only patches and deletions name an object.
+    let (resource, verb) = match (&request.method, &parts[..], request.watch) {
+        (&Method::POST, [.., resource], _) => ((*resource).to_owned(), "create"),
+        (&Method::PATCH, [.., resource, _, "status"], _) => (format!("{resource}/status"), "patch"),
+        (&Method::PATCH, [.., resource, _], _) => ((*resource).to_owned(), "patch"),
+        (&Method::DELETE, [.., "namespaces", _, resource], _) => {
+            ((*resource).to_owned(), "deletecollection")
+        }
+        (&Method::DELETE, [.., resource, _], _) => ((*resource).to_owned(), "delete"),
+        (_, [.., resource], true) => ((*resource).to_owned(), "watch"),
+        (_, [.., resource], false) => ((*resource).to_owned(), "list"),
+        (_, [], _) => panic!("{} has no resource", request.path),
     };
-    (group.to_owned(), resource.to_owned(), verb.to_owned())
+    (group.to_owned(), resource, verb.to_owned())
 }
 
 #[tokio::test]
@@ -80,6 +87,7 @@ async fn the_deployed_role_is_what_the_agent_needs() {
         server.asked(|requests| all.clone().all(|path| watches(requests, path) > 0)).await;
         needed_by_any.extend(server.requests().iter().map(needed));
     }
+    needed_by_any.extend(write_all_statuses(&Server::start().await).await);
     // A Role grants access to one Secret.
     let of_secrets = BTreeSet::from(
         ["list", "watch"].map(|verb| (String::new(), "secrets".to_owned(), verb.to_owned())),

@@ -45,14 +45,16 @@ async fn objects_of_unread_kinds_of_metallb_are_found_one_of_each() {
                     ("ipaddresspools", "IPAddressPool"),
                     ("ipaddresspools/status", "IPAddressPool"),
                     ("bgppeers", "BGPPeer"),
+                    // Written, not read.
                     ("servicel2statuses", "ServiceL2Status"),
                     ("configurationstates", "ConfigurationState"),
+                    ("bgpsessionstates", "BGPSessionState"),
                     ("nodeselections", "NodeSelection"),
                 ],
             ),
         ],
     );
-    for resource in ["addresspools", "servicel2statuses", "ipaddresspools"] {
+    for resource in ["addresspools", "bgpsessionstates", "servicel2statuses", "ipaddresspools"] {
         let object = json!({"metadata": {"name": "a", "namespace": METALLB_NAMESPACE}});
         server.put(&of_metallb(resource), object);
     }
@@ -61,8 +63,8 @@ async fn objects_of_unread_kinds_of_metallb_are_found_one_of_each() {
         unread(&server).await,
         [
             "objects of kind AddressPool of metallb.io are not read: what they configure has no effect",
+            "objects of kind BGPSessionState of metallb.io are reports of MetalLB, which Millrace does not update",
             "objects of kind NodeSelection of metallb.io may exist; this account may not list them",
-            "objects of kind ServiceL2Status of metallb.io are reports of MetalLB, which Millrace does not update",
         ]
     );
     let lists = server.requests();

@@ -35,7 +35,7 @@ pub use peer_objects::{ConfiguredPeer, PeerObjects};
 pub use routes::{RouteAdvertiser, ServiceRoutes};
 pub use run::{Speaker, SpeakerCommand, SpeakerCommands, SpeakerStart};
 pub use service_advertisement::ServiceAdvertisement;
-pub use view::{BgpView, PeerView, RouteView};
+pub use view::{BgpView, PeerView, RouteView, ServicePeers};
 
 /// A field of an object, and why it can't be used.
 type InvalidField = (&'static str, String);

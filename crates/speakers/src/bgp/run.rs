@@ -32,7 +32,7 @@ use super::peer_objects::ConfiguredPeer;
 use super::router_advertisement::RouterAdvertiser;
 use super::routes::ServiceRoutes;
 use super::session::PeerSession;
-use super::view::{BgpView, RouteView};
+use super::view::{BgpView, RouteView, list_service_peers};
 
 /// Changes are shown after this time, together with those that follow.
 const REPORT_DELAY: Duration = Duration::from_millis(100);
@@ -306,6 +306,7 @@ impl SpeakerState {
             SpeakerCommand::Routes(routes) => self.set_routes(routes),
             SpeakerCommand::Synced => {
                 self.is_synced = true;
+                self.routes_changed = true;
                 self.on_all(|| BgpInput::Synced);
             }
             SpeakerCommand::Drain(is_draining) => {
@@ -454,6 +455,10 @@ impl SpeakerState {
         self.paths.add_to_view(&mut self.reported);
         if std::mem::take(&mut self.routes_changed) {
             self.reported.routes = RouteView::all(&self.table, self.peers.keys());
+            // Before that, Services of an earlier process may be missing.
+            self.reported.services = self
+                .is_synced
+                .then(|| Arc::new(list_service_peers(&self.table, self.peers.keys())));
         }
         (self.publish)(self.reported.clone());
     }

@@ -1,7 +1,8 @@
 //! The state of the BGP speaker, as commands and metrics show it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
+use std::sync::Arc;
 
 use ipnet::IpNet;
 use jiff::Timestamp;
@@ -25,7 +26,13 @@ pub struct BgpView {
     /// Packets to the ports of BFD that belong to none of them.
     #[serde(default)]
     pub bfd_packets_refused: u64,
+    /// The peers that each Service is advertised to; `None`: not known yet. Not for people.
+    #[serde(skip)]
+    pub services: Option<Arc<ServicePeers>>,
 }
+
+/// The names of the peers that each Service is advertised to. Equal sets are shared.
+pub type ServicePeers = BTreeMap<ServiceName, Arc<BTreeSet<String>>>;
 
 /// A peer and the session with it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -130,6 +137,32 @@ impl RouteView {
             peers: BTreeSet::from([peer.to_owned()]),
         }
     }
+}
+
+/// Which of these peers each Service is advertised to.
+pub(crate) fn list_service_peers<'a>(
+    table: &AdvertisementTable<ServiceName>,
+    peers: impl Iterator<Item = &'a String> + Clone,
+) -> ServicePeers {
+    let mut shared: BTreeSet<Arc<BTreeSet<String>>> = BTreeSet::new();
+    let mut services = ServicePeers::new();
+    for (service, announcements) in table.announcements() {
+        let advertisements = announcements.iter().flat_map(|one| &one.advertisements);
+        let is_included = |peer: &&String| {
+            advertisements.clone().any(|advertisement| advertisement.peers.include(peer))
+        };
+        let included: BTreeSet<String> = peers.clone().filter(is_included).cloned().collect();
+        if included.is_empty() {
+            continue;
+        }
+        let included = shared.get(&included).cloned().unwrap_or_else(|| {
+            let included = Arc::new(included);
+            shared.insert(Arc::clone(&included));
+            included
+        });
+        services.insert(service.clone(), included);
+    }
+    services
 }
 
 /// As RFC 4271 calls them.

@@ -4,7 +4,8 @@ use std::collections::VecDeque;
 
 use k8s_openapi::api::core::v1::Event;
 
-/// Events in order of first occurrence, with their counts.
+/// Events in order of first occurrence, with their counts. Warnings come first, and have half of the room for themselves:
+/// what thousands of addresses report when they move delays no problem.
 pub struct Waiting {
     events: VecDeque<(Event, i32)>,
     most: usize,
@@ -31,7 +32,8 @@ impl Waiting {
             *times = times.saturating_add(1);
             return true;
         }
-        if self.events.len() >= self.most {
+        let most = if is_warning(&event) { self.most } else { self.most / 2 };
+        if self.events.len() >= most {
             return false;
         }
         self.events.push_back((event, 1));
@@ -39,8 +41,13 @@ impl Waiting {
     }
 
     pub fn pop(&mut self) -> Option<(Event, i32)> {
-        self.events.pop_front()
+        let first = self.events.iter().position(|(event, _)| is_warning(event));
+        self.events.remove(first.unwrap_or(0))
     }
+}
+
+fn is_warning(event: &Event) -> bool {
+    event.type_.as_deref() == Some("Warning")
 }
 
 #[cfg(test)]
@@ -48,9 +55,24 @@ mod tests {
     use super::*;
 
     fn event(name: &str) -> Event {
-        let mut event = Event::default();
+        let mut event = Event { type_: Some("Warning".to_owned()), ..Event::default() };
         event.metadata.name = Some(name.to_owned());
         event
+    }
+
+    fn news(name: &str) -> Event {
+        Event { type_: Some("Normal".to_owned()), ..event(name) }
+    }
+
+    #[test]
+    fn warnings_come_first_and_always_have_room() {
+        let mut waiting = Waiting::new(4);
+        let added = ["a", "b", "c"].map(|name| waiting.add(news(name)));
+        assert_eq!(added, [true, true, false]);
+        assert!(waiting.add(event("d")) && waiting.add(event("e")) && !waiting.add(event("f")));
+        let popped = std::iter::from_fn(|| waiting.pop());
+        let popped: Vec<_> = popped.filter_map(|(event, _)| event.metadata.name).collect();
+        assert_eq!(popped, ["d", "e", "a", "b"]);
     }
 
     #[test]

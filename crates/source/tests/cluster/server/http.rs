@@ -55,9 +55,14 @@ async fn answer(
     let authorization = authorization.unwrap_or_default().to_owned();
     let response = match method {
         Method::POST => create_event(&shared, &path, &body),
+        Method::PATCH if path.starts_with("/apis/metallb.io/") && !path.ends_with("/status") => {
+            apply_object(&shared, &path, &body)
+        }
         Method::PATCH if path.ends_with("/status") => patch_status(&shared, &path, &body),
         Method::PATCH if path.starts_with("/api/v1/nodes/") => patch_node(&shared, &path, &body),
         Method::PATCH => raise_event(&shared, &path, &body),
+        // Of what does not exist.
+        Method::DELETE => refusal(404).into_response(),
         _ => respond(&shared, &path, watch, query.clone(), &authorization),
     };
     let status = response.status().as_u16();
@@ -127,6 +132,22 @@ fn patch_node(shared: &Shared, path: &str, body: &[u8]) -> Response {
     drop(world);
     shared.note_change();
     axum::Json(object).into_response()
+}
+
+/// Creates an object that has a namespace, unless it exists.
+fn apply_object(shared: &Shared, path: &str, body: &[u8]) -> Response {
+    let mut world = shared.world();
+    if let Some(&refused) = world.refused.get(path) {
+        return refusal(refused).into_response();
+    }
+    let object: Value = serde_json::from_slice(body).unwrap();
+    let (namespaced, resource) = path.rsplit_once('/').unwrap().0.rsplit_once('/').unwrap();
+    let group = namespaced.split_once("/namespaces/").unwrap().0;
+    let key = (format!("{group}/{resource}"), name(&object));
+    let code =
+        if world.objects.contains_key(&key) { StatusCode::OK } else { StatusCode::CREATED };
+    world.objects.entry(key).or_insert_with(|| object.clone());
+    (code, axum::Json(object)).into_response()
 }
 
 /// Merges into the status of an object that has a namespace, unless it has changed.
