@@ -65,7 +65,10 @@ impl AnnouncedServicesReport {
     }
 }
 
-async fn follow_links(condition: Arc<Condition>, publish: watch::Sender<Option<AnnouncedServices>>) {
+async fn follow_links(
+    condition: Arc<Condition>,
+    publish: watch::Sender<Option<AnnouncedServices>>,
+) {
     let (mut seen, mut announced) = (None, AnnouncedServices::default());
     let mut looks = interval(LOOK_INTERVAL);
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -224,11 +227,7 @@ mod tests {
         ];
         assert_eq!(
             shown(&list_announced_services(&links).unwrap()),
-            [
-                "shop/api {\"eth0\"}",
-                "shop/mail {\"eth1\"}",
-                "shop/web {\"eth0\", \"eth1\"}"
-            ]
+            ["shop/api {\"eth0\"}", "shop/mail {\"eth1\"}", "shop/web {\"eth0\", \"eth1\"}"]
         );
         assert_eq!(list_announced_services(&[]), Some(Services::new()));
     }

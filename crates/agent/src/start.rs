@@ -79,8 +79,9 @@ pub async fn open_source(
             let notices: Arc<dyn Notices> =
                 Arc::new(Events::new(client.clone(), &options.node_name));
             let metallb_namespace = &options.load_balancer.metallb_namespace;
-            let writer_of =
-                |kind| StatusWriter::new(client.clone(), kind, metallb_namespace, &options.node_name);
+            let writer_of = |kind| {
+                StatusWriter::new(client.clone(), kind, metallb_namespace, &options.node_name)
+            };
             let status_writers = StatusKind::ALL.map(writer_of).to_vec();
             let startup_taint = options.startup_taint.as_deref().map(|key| {
                 StartupTaint::new(client, &options.node_name, key, Arc::clone(&notices))
@@ -280,9 +281,8 @@ pub async fn start_agent<'a>(
     links.keep();
     options.privileges.once_attached()?;
     health.note_attached();
-    let report = (!source.status_writers.is_empty()).then(|| {
-        AnnouncedServicesReport::start(source.status_writers, &condition, &taints)
-    });
+    let report = (!source.status_writers.is_empty())
+        .then(|| AnnouncedServicesReport::start(source.status_writers, &condition, &taints));
     if let Some(startup_taint) = source.startup_taint {
         tokio::spawn(startup_taint.remove_whenever_there(taints));
     }

@@ -17,7 +17,9 @@ use kube::Api;
 use kube::api::{ApiResource, DeleteParams, DynamicObject, ListParams, PostParams};
 use lb_rules::kinds::METALLB_NAMESPACE;
 use lb_rules::model::ServiceName;
-use lb_source::cluster::{AnnouncedServices, NodeTaints, StatusIntervals, StatusKind, StatusWriter};
+use lb_source::cluster::{
+    AnnouncedServices, NodeTaints, StatusIntervals, StatusKind, StatusWriter,
+};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -113,7 +115,8 @@ impl Case {
         let writer = writer.with_intervals(StatusIntervals { review: never, absence: never });
         let announced = watch::Sender::new(None);
         let known = watch::Sender::new(NodeTaints { uid, keys: Vec::new() });
-        let running = writer.clone().write_whenever_changed(announced.subscribe(), known.subscribe());
+        let running =
+            writer.clone().write_whenever_changed(announced.subscribe(), known.subscribe());
         Agent { announced, _known: known, running: tokio::spawn(running), writer }
     }
 
@@ -196,7 +199,8 @@ async fn what_a_node_announces_on_links_is_an_object_of_metallb() {
         })
     );
     // As MetalLB's own are selected.
-    let labels = "metallb.io/node=worker0,metallb.io/service-name=web,metallb.io/service-namespace=shop";
+    let labels =
+        "metallb.io/node=worker0,metallb.io/service-name=web,metallb.io/service-namespace=shop";
     let selected = case.objects().list(&ListParams::default().labels(labels)).await.unwrap();
     assert_eq!(selected.items.len(), 1);
     agent.announces(&[("api", &["eth0", "eth1"])]);

@@ -6,14 +6,14 @@ use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use fuzz::bgp::router::{RawRouter, apply_update};
-use k8s_openapi::api::core::v1::Service;
+use k8s_openapi::api::core::v1::{Event, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::Api;
-use kube::api::{DeleteParams, PostParams};
+use kube::api::{DeleteParams, ListParams, PostParams};
 use lb_bgp::wire::MessageKind;
 use serde_json::{Value, json};
 use tests::programs::agent::Agent;
@@ -21,6 +21,7 @@ use tests::programs::api_server;
 use tests::worlds::one_node::{CLIENT, DEVICE, OneNode};
 use tests::worlds::topology::{Host, SOON};
 use tokio::runtime::Builder;
+use tokio::time::sleep;
 
 /// The IPv4 prefixes of a router after an UPDATE.
 type Update = BTreeSet<[u8; 5]>;
@@ -94,7 +95,8 @@ fn pool_and_peer() -> Vec<Value> {
 }
 
 impl World<'_> {
-    /// Creates a Service, and waits until it has an address, a client reaches it, and the router has it.
+    /// Creates a Service, and waits until it has an address, a client reaches it, the router has it, and an Event says who
+    /// announces it.
     async fn create(&self, name: &str) -> Result<()> {
         self.slices.create(&PostParams::default(), &slice(name)?).await?;
         let began = Instant::now();
@@ -113,7 +115,24 @@ impl World<'_> {
             .with_context(|| format!("{target} of {name}"))?;
         let [a, b, c, d] = address.octets();
         let prefix = [32, a, b, c, d];
-        self.wait_for_update(|held| held.contains(&prefix)).context(address)
+        self.wait_for_update(|held| held.contains(&prefix)).context(address)?;
+        self.wait_for_event(name, &format!("{address} is announced by ")).await
+    }
+
+    /// Waits for an Event of a Service that says who announces it.
+    async fn wait_for_event(&self, service: &str, message: &str) -> Result<()> {
+        let events: Api<Event> = Api::default_namespaced(self.services.clone().into_client());
+        let announced = ListParams::default().fields("reason=AddressAnnounced");
+        let is_wanted = |event: &Event| {
+            event.involved_object.name.as_deref() == Some(service)
+                && event.message.as_ref().is_some_and(|text| text.starts_with(message))
+        };
+        let began = Instant::now();
+        while !events.list(&announced).await?.iter().any(is_wanted) {
+            ensure!(began.elapsed() < SOON, "no Event says who announces {service}");
+            sleep(Duration::from_millis(5)).await;
+        }
+        Ok(())
     }
 
     async fn delete(&self, name: &str) -> Result<()> {

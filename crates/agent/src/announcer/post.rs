@@ -27,7 +27,8 @@ impl Post<'_> {
             ElectionEvent::Taken { address, epoch, planned, .. } => {
                 in_use.retain(|(other, _)| other != address);
                 tracing::info!(%address, interface, epoch, planned, "address taken");
-                let message = format!("{address} is announced by {} on {interface}", self.node_name);
+                let message =
+                    format!("{address} is announced by {} on {interface}", self.node_name);
                 self.post_to_services(*address, NoticeReason::AddressAnnounced, message);
             }
             ElectionEvent::Released { address, to } => {

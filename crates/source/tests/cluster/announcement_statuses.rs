@@ -6,7 +6,9 @@ use std::time::Duration;
 use axum::http::Method;
 use lb_rules::kinds::METALLB_NAMESPACE;
 use lb_rules::model::ServiceName;
-use lb_source::cluster::{AnnouncedServices, NodeTaints, StatusIntervals, StatusKind, StatusWriter};
+use lb_source::cluster::{
+    AnnouncedServices, NodeTaints, StatusIntervals, StatusKind, StatusWriter,
+};
 use tokio::sync::watch;
 
 use super::client;
@@ -81,9 +83,8 @@ pub async fn write_all_statuses(server: &Server) -> BTreeSet<Permission> {
         let mut taken_over = announced(&["web"]);
         taken_over.taken_over.insert(("node-b".to_owned(), ServiceName::new("shop", "web")));
         writing.announced.send_replace(Some(taken_over));
-        let is_deletion = |request: &Request| {
-            request.method == Method::DELETE && request.path.contains("node-b")
-        };
+        let of_dead_node = format!("{list}/{prefix}-node-b.shop.web");
+        let is_deletion = |one: &Request| one.method == Method::DELETE && one.path == of_dead_node;
         server.asked(|all| all.iter().any(is_deletion)).await;
         writing.writer.delete_all().await.unwrap();
     }

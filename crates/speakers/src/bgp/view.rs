@@ -176,3 +176,38 @@ pub(crate) fn name_state(state: BgpSessionState) -> &'static str {
         BgpSessionState::Established => "Established",
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use lb_bgp::table::{AddressAnnouncement, AdvertisedPeers, Advertisement};
+
+    use super::*;
+
+    #[test]
+    fn the_peers_of_a_service_are_those_of_any_of_its_advertisements() {
+        let names = |names: &[&str]| -> BTreeSet<String> {
+            names.iter().map(|&name| name.to_owned()).collect()
+        };
+        let mut table = AdvertisementTable::default();
+        let mut announce = |service: &str, peers: &[AdvertisedPeers]| {
+            let advertisements = peers.iter().map(|peers| {
+                Arc::new(Advertisement { peers: peers.clone(), ..Advertisement::default() })
+            });
+            let announcement = AddressAnnouncement {
+                address: "192.0.2.1".parse().unwrap(),
+                advertisements: advertisements.collect(),
+                bandwidth: None,
+            };
+            table.set_announcements(ServiceName::new("shop", service), vec![announcement]);
+        };
+        announce("all", &[AdvertisedPeers::All]);
+        let named = [&["tor-a", "removed"][..], &["tor-b"]].map(names).map(AdvertisedPeers::Named);
+        announce("named", &named);
+        announce("none", &[AdvertisedPeers::Named(names(&["removed"]))]);
+        let peers = names(&["tor-a", "tor-b", "tor-c"]);
+        let services = list_service_peers(&table, peers.iter());
+        let shown: Vec<_> =
+            services.iter().map(|(service, peers)| (&*service.name, (**peers).clone())).collect();
+        assert_eq!(shown, [("all", peers), ("named", names(&["tor-a", "tor-b"]))]);
+    }
+}

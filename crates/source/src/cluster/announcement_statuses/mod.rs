@@ -97,19 +97,25 @@ impl StatusWriter {
     ) {
         if let Err(reason) = self.objects.check_node_name() {
             let kind = self.objects.kind.name();
-            tracing::warn!(kind, reason, "announcements are not written as objects");
+            tracing::info!(kind, reason, "announcements are not written as objects");
             return;
         }
         let mut state = WriterState::new(self);
+        let mut is_new = true;
         loop {
             state.set_owner(&node.borrow_and_update().uid);
-            if let Some(announced) = &*announced.borrow_and_update() {
+            if std::mem::take(&mut is_new)
+                && let Some(announced) = &*announced.borrow_and_update()
+            {
                 state.set_announced(announced);
             }
             let due = state.due(Instant::now());
             tokio::select! {
                 biased;
-                changed = announced.changed() => if changed.is_err() { return },
+                changed = announced.changed() => match changed {
+                    Ok(()) => is_new = true,
+                    Err(_) => return,
+                },
                 changed = node.changed() => if changed.is_err() { return },
                 () = sleep_until_due(due) => state.act().await,
             }
@@ -172,7 +178,12 @@ impl StatusWriter {
     }
 
     /// Without force: fields that others have set stay, and the server refuses the request.
-    async fn apply(&self, name: &str, subresource: Option<&str>, object: Value) -> Result<(), Trouble> {
+    async fn apply(
+        &self,
+        name: &str,
+        subresource: Option<&str>,
+        object: Value,
+    ) -> Result<(), Trouble> {
         let (requests, patch) = (self.objects.requests(), Patch::Apply(object));
         let parameters = PatchParams::apply(MANAGER);
         let request = match subresource {
@@ -362,7 +373,9 @@ impl WriterState {
             404 => self.report(404, &format!("{message}; is metallb-namespace right?")),
             code => self.report(
                 code,
-                &format!("{message}; the agent's ClusterRole, deploy/kustomize/base/role.yaml, grants it"),
+                &format!(
+                    "{message}; the agent's ClusterRole, deploy/kustomize/base/role.yaml, grants it"
+                ),
             ),
         }
         self.wait_for_kind(now);

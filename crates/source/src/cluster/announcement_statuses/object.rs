@@ -293,7 +293,9 @@ mod tests {
     fn names_that_no_node_can_have_lead_to_no_request() {
         let (web, own) = (ServiceName::new("shop", "web"), objects(StatusKind::Layer2, "a"));
         let long = "x".repeat(64);
-        for name in ["", "a", "../b", "b/../../c", "B", "b.", ".b", "b..c", "b-", "b?c", "b c", &long] {
+        for name in
+            ["", "a", "../b", "b/../../c", "B", "b.", ".b", "b..c", "b-", "b?c", "b c", &long]
+        {
             assert_eq!(own.name_of_other_node(name, &web), None, "{name:?}");
         }
         let other = own.name_of_other_node("b-1.example", &web);

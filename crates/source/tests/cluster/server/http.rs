@@ -144,8 +144,7 @@ fn apply_object(shared: &Shared, path: &str, body: &[u8]) -> Response {
     let (namespaced, resource) = path.rsplit_once('/').unwrap().0.rsplit_once('/').unwrap();
     let group = namespaced.split_once("/namespaces/").unwrap().0;
     let key = (format!("{group}/{resource}"), name(&object));
-    let code =
-        if world.objects.contains_key(&key) { StatusCode::OK } else { StatusCode::CREATED };
+    let code = if world.objects.contains_key(&key) { StatusCode::OK } else { StatusCode::CREATED };
     world.objects.entry(key).or_insert_with(|| object.clone());
     (code, axum::Json(object)).into_response()
 }
