@@ -1,6 +1,6 @@
 //! Sources of objects: a cluster, or manifests. Whoever receives the [`Event`]s does not know which.
 //!
-//! - `cluster`: lists and watches objects of several API servers; posts Events
+//! - `cluster`: lists and watches objects of several API servers; posts Events, and writes what a node announces
 //! - `manifests`: files and directories
 //! - `lease`: which of several processes may write
 //!
