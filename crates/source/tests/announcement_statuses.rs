@@ -103,16 +103,19 @@ impl Case {
         self.objects().create(&PostParams::default(), &object).await.unwrap()
     }
 
-    /// The agent of a node, which is created if it does not exist.
+    /// The agent of a node, which is created if it does not exist. Only what is announced makes it act.
     async fn agent(&self, name: &str) -> Agent {
+        self.agent_that_reviews(name, Duration::from_secs(36_000)).await
+    }
+
+    async fn agent_that_reviews(&self, name: &str, review: Duration) -> Agent {
         let node = serde_json::from_value(json!({"metadata": {"name": name}})).unwrap();
         // It may exist.
         let _ = self.nodes().create(&PostParams::default(), &node).await;
         let uid = self.nodes().get(name).await.unwrap().metadata.uid.unwrap();
         let writer = StatusWriter::new(self.client.clone(), self.kind, METALLB_NAMESPACE, name);
-        // Only what is announced or due makes this writer act.
-        let never = Duration::from_secs(36_000);
-        let writer = writer.with_intervals(StatusIntervals { review: never, absence: never });
+        let intervals = StatusIntervals { review, absence: review, spread: Duration::ZERO };
+        let writer = writer.with_intervals(intervals);
         let announced = watch::Sender::new(None);
         let known = watch::Sender::new(NodeTaints { uid, keys: Vec::new() });
         let running =
@@ -158,19 +161,11 @@ struct Agent {
 impl Agent {
     /// What the node announces from now on: Services of the namespace `shop`.
     fn announces(&self, services: &[(&str, &[&str])]) {
-        self.announces_and_took_over(services, &[]);
-    }
-
-    fn announces_and_took_over(&self, services: &[(&str, &[&str])], from: &[(&str, &str)]) {
-        let name = |name: &str| ServiceName::new("shop", name);
         let services = services.iter().map(|(service, through)| {
             let through: BTreeSet<String> = through.iter().map(|&one| one.to_owned()).collect();
-            (name(service), through.into())
+            (ServiceName::new("shop", service), through.into())
         });
-        let taken_over = from.iter().map(|(node, service)| ((*node).to_owned(), name(service)));
-        let announced =
-            AnnouncedServices { services: services.collect(), taken_over: taken_over.collect() };
-        self.announced.send_replace(Some(announced));
+        self.announced.send_replace(Some(services.collect()));
     }
 
     /// It ends as an agent that is replaced.
@@ -233,36 +228,50 @@ async fn a_restarted_agent_goes_on_with_the_objects_of_the_last_one() {
     let (api, web) = ("l2-a.shop.api", "l2-a.shop.web");
     case.until(&[(api, interfaces(&["eth0"])), (web, interfaces(&["eth0"]))]).await;
     agent.stop().await;
-    let before = case.objects().get(web).await.unwrap();
+    let of_last = case.objects().get(web).await.unwrap();
     let next = case.agent("a").await;
-    // Nothing is known yet: nothing is deleted.
-    next.announced.send_replace(None);
     next.announces(&[("mail", &["eth1"]), ("web", &["eth0"])]);
     let mail = ("l2-a.shop.mail", interfaces(&["eth1"]));
     case.until(&[mail, (web, interfaces(&["eth0"]))]).await;
-    let after = case.objects().get(web).await.unwrap();
-    assert_eq!(before.metadata.resource_version, after.metadata.resource_version);
+    let of_next = case.objects().get(web).await.unwrap();
+    assert_eq!(of_last.metadata.resource_version, of_next.metadata.resource_version);
 }
 
+/// MetalLB's speaker deletes what its node does not announce.
 #[tokio::test]
-async fn objects_of_metallb_and_of_others_are_left_alone() {
+async fn while_metallb_writes_objects_there_are_none_of_this_node() {
     let case = Case::new(StatusKind::Layer2).await;
+    let agent = case.agent_that_reviews("a", Duration::from_millis(20)).await;
+    agent.announces(&[("web", &["eth0"])]);
+    case.until(&[("l2-a.shop.web", interfaces(&["eth0"]))]).await;
     let labels = json!({
         "metallb.io/node": "a",
         "metallb.io/service-name": "web", "metallb.io/service-namespace": "shop"
     });
-    let metallbs = json!({
-        "apiVersion": "metallb.io/v1beta1", "kind": "ServiceL2Status",
-        "metadata": {"name": "l2-x7fq2", "namespace": METALLB_NAMESPACE, "labels": labels}
-    });
-    let metallbs = case.create(metallbs).await;
-    // By the name that the agent would use.
+    let of_metallb = case
+        .create(json!({
+            "apiVersion": "metallb.io/v1beta1", "kind": "ServiceL2Status",
+            "metadata": {"name": "l2-x7fq2", "namespace": METALLB_NAMESPACE, "labels": labels}
+        }))
+        .await;
+    case.until(&[("l2-x7fq2", Value::Null)]).await;
+    agent.announces(&[("api", &["eth0"])]);
+    let kept = case.objects().get("l2-x7fq2").await.unwrap();
+    assert_eq!(kept.metadata.resource_version, of_metallb.metadata.resource_version);
+    case.objects().delete("l2-x7fq2", &DeleteParams::default()).await.unwrap();
+    case.until(&[("l2-a.shop.api", interfaces(&["eth0"]))]).await;
+}
+
+/// By the name that the agent would use, while the agent runs.
+#[tokio::test]
+async fn an_object_that_is_not_of_this_node_is_neither_adopted_nor_deleted() {
+    let case = Case::new(StatusKind::Layer2).await;
     let others = case
         .create(json!({
             "apiVersion": "metallb.io/v1beta1", "kind": "ServiceL2Status",
             "metadata": {
                 "name": "l2-a.shop.web", "namespace": METALLB_NAMESPACE,
-                "labels": {"metallb.io/node": "not-a"}
+                "labels": {"app.kubernetes.io/managed-by": "millrace", "metallb.io/node": "not-a"}
             }
         }))
         .await;
@@ -270,29 +279,33 @@ async fn objects_of_metallb_and_of_others_are_left_alone() {
     agent.announces(&[("web", &["eth0"]), ("zeta", &["eth0"])]);
     // Written last, because the names are in order.
     let zeta = ("l2-a.shop.zeta", interfaces(&["eth0"]));
-    case.until(&[("l2-a.shop.web", Value::Null), zeta, ("l2-x7fq2", Value::Null)]).await;
+    case.until(&[("l2-a.shop.web", Value::Null), zeta]).await;
     agent.announces(&[]);
     agent.writer.delete_all().await.unwrap();
-    case.until(&[("l2-a.shop.web", Value::Null), ("l2-x7fq2", Value::Null)]).await;
-    for (name, before) in [("l2-a.shop.web", others), ("l2-x7fq2", metallbs)] {
-        let after = case.objects().get(name).await.unwrap();
-        assert_eq!(after.metadata.resource_version, before.metadata.resource_version, "{name}");
-    }
+    case.until(&[("l2-a.shop.web", Value::Null)]).await;
+    let kept = case.objects().get("l2-a.shop.web").await.unwrap();
+    assert_eq!(kept.metadata.resource_version, others.metadata.resource_version);
 }
 
+/// Only the Node object that it has now owns the objects.
 #[tokio::test]
-async fn who_takes_over_from_a_dead_node_deletes_its_object() {
+async fn objects_of_a_former_node_of_the_name_are_replaced() {
     let case = Case::new(StatusKind::Layer2).await;
-    let dead = case.agent("a").await;
-    dead.announces(&[("api", &["eth0"]), ("web", &["eth0"])]);
-    let api = ("l2-a.shop.api", interfaces(&["eth0"]));
-    case.until(&[api.clone(), ("l2-a.shop.web", interfaces(&["eth0"]))]).await;
-    dead.stop().await;
-    let next = case.agent("b").await;
-    // The first is no name of a node.
-    let from = [("../servicebgpstatuses/b", "web"), ("a", "web"), ("never-there", "web")];
-    next.announces_and_took_over(&[("web", &["eth0"])], &from);
-    case.until(&[api, ("l2-b.shop.web", interfaces(&["eth0"]))]).await;
+    let labels = json!({
+        "app.kubernetes.io/managed-by": "millrace", "metallb.io/node": "a",
+        "metallb.io/service-name": "web", "metallb.io/service-namespace": "shop"
+    });
+    case.create(json!({
+        "apiVersion": "metallb.io/v1beta1", "kind": "ServiceL2Status",
+        "metadata": {"name": "l2-a.shop.web", "namespace": METALLB_NAMESPACE, "labels": labels}
+    }))
+    .await;
+    let agent = case.agent("a").await;
+    agent.announces(&[("web", &["eth0"])]);
+    case.until(&[("l2-a.shop.web", interfaces(&["eth0"]))]).await;
+    let object = case.objects().get("l2-a.shop.web").await.unwrap();
+    let owner = &object.metadata.owner_references.unwrap()[0];
+    assert_eq!(Some(owner.uid.clone()), case.nodes().get("a").await.unwrap().metadata.uid);
 }
 
 #[tokio::test]

@@ -36,7 +36,8 @@ impl Writing {
     pub fn start(server: &Server, kind: StatusKind) -> Self {
         // Missing kinds and permissions are looked for all the time.
         let soon = Duration::from_millis(20);
-        let intervals = StatusIntervals { review: Duration::from_secs(3_600), absence: soon };
+        let review = Duration::from_secs(3_600);
+        let intervals = StatusIntervals { review, absence: soon, spread: Duration::ZERO };
         let writer = StatusWriter::new(client(server), kind, METALLB_NAMESPACE, "node-a");
         let writer = writer.with_intervals(intervals);
         let announced = watch::Sender::new(Some(announced(&["web"])));
@@ -52,23 +53,7 @@ impl Writing {
 fn announced(services: &[&str]) -> AnnouncedServices {
     let through = BTreeSet::from(["eth0".to_owned()]);
     let services = services.iter();
-    let services =
-        services.map(|name| (ServiceName::new("shop", name), through.clone().into())).collect();
-    AnnouncedServices { services, ..AnnouncedServices::default() }
-}
-
-/// What requests for objects need. The API server asks for another permission where applying an object creates it.
-pub fn needed_for_statuses(requests: &[Request]) -> BTreeSet<Permission> {
-    let of_objects = requests.iter().filter(|request| request.path.contains("/namespaces/"));
-    let mut all = BTreeSet::new();
-    for request in of_objects {
-        let (group, resource, verb) = needed(request);
-        if (&request.method, request.status) == (&Method::PATCH, 201) {
-            all.insert((group.clone(), resource.clone(), "create".to_owned()));
-        }
-        all.insert((group, resource, verb));
-    }
-    all
+    services.map(|name| (ServiceName::new("shop", name), through.clone().into())).collect()
 }
 
 /// Creates, changes and deletes objects of both kinds. Returns the permissions that this needs.
@@ -80,29 +65,22 @@ pub async fn write_all_statuses(server: &Server) -> BTreeSet<Permission> {
         let list = of_metallb(kind.resource());
         let status = format!("{list}/{prefix}-node-a.shop.web/status");
         server.asked(|all| all.iter().any(|request| request.path == status)).await;
-        let mut taken_over = announced(&["web"]);
-        taken_over.taken_over.insert(("node-b".to_owned(), ServiceName::new("shop", "web")));
-        writing.announced.send_replace(Some(taken_over));
-        let of_dead_node = format!("{list}/{prefix}-node-b.shop.web");
-        let is_deletion = |one: &Request| one.method == Method::DELETE && one.path == of_dead_node;
-        server.asked(|all| all.iter().any(is_deletion)).await;
         writing.writer.delete_all().await.unwrap();
     }
-    needed_for_statuses(&server.requests())
+    let requests = server.requests();
+    let of_objects = requests.iter().filter(|request| request.path.contains("/namespaces/"));
+    of_objects.map(needed).collect()
 }
 
 #[tokio::test]
 async fn kinds_that_come_later_are_found() {
     let server = Server::start().await;
     server.refuse(GROUP, 404);
-    let writing = Writing::start(&server, StatusKind::Layer2);
+    let _writing = Writing::start(&server, StatusKind::Layer2);
     let asked = |requests: &[Request]| requests.iter().filter(|one| one.path == GROUP).count();
     server.asked(|all| asked(all) > 2).await;
     assert!(server.requests().iter().all(|request| request.path == GROUP));
-    // Without anything to write, nobody asks.
-    writing.announced.send_replace(Some(AnnouncedServices::default()));
     install_kinds(&server, &[StatusKind::Bgp]);
-    writing.announced.send_replace(Some(announced(&["web"])));
     server.asked(|all| all.iter().any(|one| one.path == GROUP && one.status == 200)).await;
     install_kinds(&server, &[StatusKind::Bgp, StatusKind::Layer2]);
     let status = format!("{}/l2-node-a.shop.web/status", of_metallb("servicel2statuses"));
@@ -122,23 +100,59 @@ async fn a_permission_that_comes_later_is_found_and_nothing_is_sent_in_vain() {
     assert!(server.requests().iter().all(|request| request.method == Method::GET));
     server.refuse(&list, 200);
     install_kinds(&server, &[StatusKind::Layer2]);
-    let object = format!("{list}/l2-node-a.shop.web");
-    server.asked(|all| all.iter().any(|one| one.path == object && one.status == 201)).await;
+    server.asked(|all| all.iter().any(|one| one.path == list && one.status == 201)).await;
 }
 
-/// As a server does that is overloaded.
+/// As a server does that is overloaded, or whose credentials for this account have just changed.
 #[tokio::test]
 async fn a_write_that_fails_is_tried_again() {
-    let server = Server::start().await;
-    let object = format!("{}/l2-node-a.shop.web", of_metallb("servicel2statuses"));
-    for status in [429, 500] {
-        server.refuse(&object, status);
+    for status in [401, 429, 500] {
+        let server = Server::start().await;
+        let object = format!("{}/l2-node-a.shop.web", of_metallb("servicel2statuses"));
+        let status_path = format!("{object}/status");
+        server.refuse(&status_path, status);
         install_kinds(&server, &[StatusKind::Layer2]);
         let _writing = Writing::start(&server, StatusKind::Layer2);
         let refused = |all: &[Request]| all.iter().filter(|one| one.status == status).count();
         server.asked(|all| refused(all) > 2).await;
-        server.refuse(&object, 200);
-        let status_path = format!("{object}/status");
-        server.asked(|all| all.iter().any(|one| one.path == status_path)).await;
+        server.refuse(&status_path, 200);
+        let is_done = |one: &Request| one.path == status_path && one.status == 200;
+        server.asked(|all| all.iter().any(is_done)).await;
     }
+}
+
+/// As by an admission policy that concerns this object.
+#[tokio::test]
+async fn a_refused_object_delays_no_other_and_is_not_asked_for_again() {
+    for status in [403, 409, 422] {
+        let server = Server::start().await;
+        let list = of_metallb("servicel2statuses");
+        let path_of = |service: &str| format!("{list}/l2-node-a.shop.{service}/status");
+        server.refuse(&path_of("api"), status);
+        install_kinds(&server, &[StatusKind::Layer2]);
+        let writing = Writing::start(&server, StatusKind::Layer2);
+        writing.announced.send_replace(Some(announced(&["api", "web"])));
+        let is_of = |one: &Request, service: &str| one.path == path_of(service);
+        server.asked(|all| all.iter().any(|one| is_of(one, "web"))).await;
+        writing.announced.send_replace(Some(announced(&["api", "mail", "web"])));
+        server.asked(|all| all.iter().any(|one| is_of(one, "mail"))).await;
+        let requests = server.requests();
+        assert_eq!(requests.iter().filter(|one| is_of(one, "api")).count(), 1, "{status}");
+        assert_eq!(requests.iter().filter(|one| one.path == GROUP).count(), 1, "{status}");
+    }
+}
+
+/// Of a namespace that does not exist, objects can be listed.
+#[tokio::test]
+async fn a_namespace_that_comes_later_is_found() {
+    let server = Server::start().await;
+    let list = of_metallb("servicel2statuses");
+    server.refuse_creation(&list, 404);
+    (0..3).for_each(|_| install_kinds(&server, &[StatusKind::Layer2]));
+    let _writing = Writing::start(&server, StatusKind::Layer2);
+    let refused = |all: &[Request]| all.iter().filter(|one| one.method == Method::POST).count();
+    server.asked(|all| refused(all) == 3).await;
+    server.refuse_creation(&list, 200);
+    install_kinds(&server, &[StatusKind::Layer2]);
+    server.asked(|all| all.iter().any(|one| one.path == list && one.status == 201)).await;
 }

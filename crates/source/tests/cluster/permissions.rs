@@ -44,15 +44,12 @@ pub fn granted(manifest: &str) -> BTreeSet<Permission> {
 pub fn needed(request: &Request) -> Permission {
     let parts: Vec<&str> = request.path.trim_start_matches('/').split('/').collect();
     let group = if parts[0] == "api" { "" } else { parts[1] };
-    // Only patches and deletions name an object.
+    // Only patches name an object.
     let (resource, verb) = match (&request.method, &parts[..], request.watch) {
         (&Method::POST, [.., resource], _) => ((*resource).to_owned(), "create"),
         (&Method::PATCH, [.., resource, _, "status"], _) => (format!("{resource}/status"), "patch"),
         (&Method::PATCH, [.., resource, _], _) => ((*resource).to_owned(), "patch"),
-        (&Method::DELETE, [.., "namespaces", _, resource], _) => {
-            ((*resource).to_owned(), "deletecollection")
-        }
-        (&Method::DELETE, [.., resource, _], _) => ((*resource).to_owned(), "delete"),
+        (&Method::DELETE, [.., resource], _) => ((*resource).to_owned(), "deletecollection"),
         (_, [.., resource], true) => ((*resource).to_owned(), "watch"),
         (_, [.., resource], false) => ((*resource).to_owned(), "list"),
         (_, [], _) => panic!("{} has no resource", request.path),

@@ -5,6 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use kube::api::ListParams;
 use kube::core::Request;
 use lb_rules::model::ServiceName;
 use serde::Deserialize;
@@ -27,6 +28,8 @@ const LONGEST_NAME: usize = 253;
 
 /// The interfaces on which a Service is announced, or its BGP peers. Equal ones are shared.
 pub type AnnouncedThrough = Arc<BTreeSet<String>>;
+/// What a node announces in one way.
+pub type AnnouncedServices = BTreeMap<ServiceName, AnnouncedThrough>;
 
 /// How Services are announced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,11 +58,11 @@ impl StatusKind {
     }
 
     /// The objects that one node writes at most. The addresses of a link are spread over its nodes, but every node may
-    /// advertise all Services by BGP: a hundred nodes write a hundred times as many objects.
+    /// advertise all Services by BGP: a thousand nodes write a thousand objects for one Service.
     pub(super) fn most_objects(self) -> usize {
         match self {
             Self::Layer2 => 10_000,
-            Self::Bgp => 1_000,
+            Self::Bgp => 100,
         }
     }
 
@@ -79,13 +82,23 @@ pub(super) struct StatusObjects {
     pub node_name: String,
 }
 
-/// An object of this node, as the API server lists it.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum ListedStatus {
-    /// `owner`: the uid of the Node that owns it.
-    Of { service: ServiceName, through: BTreeSet<String>, owner: String },
-    /// It has another name than this node gives objects.
-    Stray(String),
+/// The objects of this node, as the API server lists them.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct ListedStatuses {
+    pub usable: AnnouncedServices,
+    /// Names of those that this process can't go on with: of another name than it gives them, of a former Node of the
+    /// name, or not readable.
+    pub strays: BTreeSet<String>,
+}
+
+#[derive(Deserialize)]
+struct SentName {
+    metadata: SentNameMetadata,
+}
+
+#[derive(Deserialize)]
+struct SentNameMetadata {
+    name: String,
 }
 
 #[derive(Deserialize)]
@@ -139,18 +152,25 @@ impl StatusObjects {
     }
 
     /// Selects this node's objects, and none of MetalLB.
-    pub fn label_selector(&self) -> String {
-        format!("{MANAGER_LABEL}={MANAGER},{NODE_LABEL}={}", self.node_name)
+    pub fn own_objects(&self) -> ListParams {
+        let selector = format!("{MANAGER_LABEL}={MANAGER},{NODE_LABEL}={}", self.node_name);
+        ListParams::default().labels(&selector)
+    }
+
+    /// Selects an object of this node; nothing, if it is somebody else's.
+    pub fn own_object(&self, name: &str) -> ListParams {
+        self.own_objects().fields(&format!("metadata.name={name}"))
+    }
+
+    /// Selects the objects of all nodes that MetalLB or others have made.
+    pub fn others_objects() -> ListParams {
+        ListParams::default().labels(&format!("{MANAGER_LABEL}!={MANAGER}"))
     }
 
     pub fn object_name(&self, service: &ServiceName) -> String {
-        name_status(self.kind, &self.node_name, service)
-    }
-
-    /// The name of the object of another node; `None` if no node can have this name: other machines of a link choose it.
-    pub fn name_of_other_node(&self, node: &str, service: &ServiceName) -> Option<String> {
-        let is_other = node != self.node_name && is_node_name(node);
-        is_other.then(|| name_status(self.kind, node, service))
+        let prefix = self.kind.prefix();
+        // The names of namespaces and Services have no dots.
+        format!("{prefix}-{}.{}.{}", self.node_name, service.namespace, service.name)
     }
 
     /// All but the status. The API server deletes the object with its Node.
@@ -189,26 +209,35 @@ impl StatusObjects {
         })
     }
 
-    /// Reads an object of the list of this node's objects.
-    pub fn read_listed(&self, json: &[u8]) -> Result<ListedStatus, serde_json::Error> {
-        let SentStatus { metadata, status } = serde_json::from_slice(json)?;
-        let label = |key: &str| metadata.labels.get(key).map_or("", String::as_str);
-        let service = ServiceName::new(label(NAMESPACE_LABEL), label(NAME_LABEL));
-        if metadata.name != self.object_name(&service) {
-            return Ok(ListedStatus::Stray(metadata.name));
+    /// Adds an object of the list of this node's objects. `owner`: the uid of the Node.
+    pub fn read_listed(&self, json: &[u8], owner: &str, listed: &mut ListedStatuses) {
+        let Ok(SentName { metadata: SentNameMetadata { name } }) = serde_json::from_slice(json)
+        else {
+            return;
+        };
+        match serde_json::from_slice(json).ok().and_then(|sent| self.read_usable(sent, owner)) {
+            Some((service, through)) => drop(listed.usable.insert(service, through)),
+            None => drop(listed.strays.insert(name)),
+        }
+    }
+
+    fn read_usable(
+        &self,
+        SentStatus { metadata, status }: SentStatus,
+        owner: &str,
+    ) -> Option<(ServiceName, AnnouncedThrough)> {
+        let label = |key: &str| metadata.labels.get(key).map(String::as_str);
+        let service = ServiceName::new(label(NAMESPACE_LABEL)?, label(NAME_LABEL)?);
+        let is_owned = metadata.owner_references.iter().any(|one| one.uid == owner);
+        if !is_owned || metadata.name != self.object_name(&service) {
+            return None;
         }
         let through = match self.kind {
             StatusKind::Layer2 => status.interfaces.into_iter().map(|one| one.name).collect(),
             StatusKind::Bgp => status.peers,
         };
-        let owner = metadata.owner_references.into_iter().next().map(|owner| owner.uid);
-        Ok(ListedStatus::Of { service, through, owner: owner.unwrap_or_default() })
+        Some((service, Arc::new(through)))
     }
-}
-
-/// The names of namespaces and Services have no dots.
-fn name_status(kind: StatusKind, node: &str, service: &ServiceName) -> String {
-    format!("{}-{node}.{}.{}", kind.prefix(), service.namespace, service.name)
 }
 
 /// Whether a node can have the name, and a label and the names of objects contain it.
@@ -269,38 +298,46 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_again() {
+    fn what_is_written_is_read_again_and_what_is_not_is_a_stray() {
         let web = ServiceName::new("shop", "web");
         for kind in StatusKind::ALL {
             let objects = objects(kind, "worker0.example");
-            let mut object = objects.build_object(&web, "1234");
-            let of = |through| ListedStatus::Of {
-                service: web.clone(),
-                through,
-                owner: "1234".to_owned(),
+            let name = objects.object_name(&web);
+            let read = |object: &Value| {
+                let mut listed = ListedStatuses::default();
+                objects.read_listed(object.to_string().as_bytes(), "1234", &mut listed);
+                listed
             };
-            let read = |object: &Value| objects.read_listed(object.to_string().as_bytes()).unwrap();
-            assert_eq!(read(&object), of(through(&[])), "without a status");
+            let usable = |names: &[&str]| ListedStatuses {
+                usable: BTreeMap::from([(web.clone(), through(names).into())]),
+                strays: BTreeSet::new(),
+            };
+            let stray = |name: &str| ListedStatuses {
+                usable: BTreeMap::new(),
+                strays: BTreeSet::from([name.to_owned()]),
+            };
+            let mut object = objects.build_object(&web, "1234");
+            assert_eq!(read(&object), usable(&[]), "without a status");
             object["status"] = objects.build_status(&web, &through(&["a", "b"]))["status"].clone();
-            assert_eq!(read(&object), of(through(&["a", "b"])));
+            assert_eq!(read(&object), usable(&["a", "b"]));
+            assert_eq!(read(&objects.build_object(&web, "5678")), stray(&name), "former Node");
+            for (field, value) in [("interfaces", json!(7)), ("peers", json!({}))] {
+                let mut unreadable = object.clone();
+                unreadable["status"][field] = value;
+                assert_eq!(read(&unreadable), stray(&name), "{field}");
+            }
             object["metadata"]["name"] = "l2-x7fq2".into();
-            assert_eq!(read(&object), ListedStatus::Stray("l2-x7fq2".to_owned()));
+            assert_eq!(read(&object), stray("l2-x7fq2"));
+            assert_eq!(read(&json!({"metadata": 7})), ListedStatuses::default());
         }
     }
 
-    /// Without a key, any machine of the link names itself as it likes.
     #[test]
-    fn names_that_no_node_can_have_lead_to_no_request() {
-        let (web, own) = (ServiceName::new("shop", "web"), objects(StatusKind::Layer2, "a"));
+    fn only_nodes_whose_name_is_a_label_have_objects() {
         let long = "x".repeat(64);
-        for name in
-            ["", "a", "../b", "b/../../c", "B", "b.", ".b", "b..c", "b-", "b?c", "b c", &long]
-        {
-            assert_eq!(own.name_of_other_node(name, &web), None, "{name:?}");
+        for name in ["", "../b", "b/../../c", "B", "b.", ".b", "b..c", "b-", "b?c", "b c", &long] {
+            assert!(objects(StatusKind::Bgp, name).check_node_name().is_err(), "{name:?}");
         }
-        let other = own.name_of_other_node("b-1.example", &web);
-        assert_eq!(other.as_deref(), Some("l2-b-1.example.shop.web"));
-        assert!(objects(StatusKind::Bgp, &long).check_node_name().is_err());
         assert!(objects(StatusKind::Bgp, "ip-10-0-0-1.eu.internal").check_node_name().is_ok());
     }
 }

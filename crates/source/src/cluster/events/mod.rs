@@ -54,7 +54,12 @@ impl Events {
 impl Notices for Events {
     fn post(&self, notice: Notice) {
         self.log.post(notice.clone());
-        if notice.about.is_some() && self.queue.try_send(notice).is_err() {
+        if notice.about.is_none() {
+            return;
+        }
+        // Half of the room is for Warnings: thousands of addresses may move at once.
+        let has_room = notice.reason.event_type() == "Warning" || self.queue.capacity() > QUEUE / 2;
+        if !has_room || self.queue.try_send(notice).is_err() {
             tracing::debug!("queue of notices full; event not created");
         }
     }
@@ -196,5 +201,30 @@ impl Recorder {
             self.made.pop_first();
         }
         self.made.insert(key, count);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lb_process::notices::NoticeReason::{AddressAnnounced, AddressInUse};
+    use lb_process::notices::{NoticeObject, NoticeReason};
+    use lb_rules::model::{Kind, ObjectRef};
+
+    use super::*;
+
+    #[test]
+    fn news_leaves_room_for_warnings() {
+        let (queue, mut notices) = mpsc::channel(QUEUE);
+        let events = Events { log: NoticeLog::default(), queue };
+        let post = |reason: NoticeReason| {
+            let reference = ObjectRef::new(Kind::Service, Some("shop"), Some("web"));
+            let about = Some(NoticeObject { reference, uid: String::new() });
+            events.post(Notice { about, reason, message: String::new() });
+        };
+        (0..10_000).for_each(|_| post(AddressAnnounced));
+        (0..10_000).for_each(|_| post(AddressInUse));
+        let queued: Vec<_> = std::iter::from_fn(|| notices.try_recv().ok()).collect();
+        let warnings = queued.iter().filter(|notice| notice.reason == AddressInUse).count();
+        assert_eq!((queued.len(), warnings), (QUEUE, QUEUE / 2));
     }
 }

@@ -54,15 +54,15 @@ async fn answer(
     let authorization = headers.get("authorization").map(|value| value.to_str().unwrap());
     let authorization = authorization.unwrap_or_default().to_owned();
     let response = match method {
-        Method::POST => create_event(&shared, &path, &body),
-        Method::PATCH if path.starts_with("/apis/metallb.io/") && !path.ends_with("/status") => {
-            apply_object(&shared, &path, &body)
+        Method::POST if path.starts_with("/apis/metallb.io/") => {
+            create_object(&shared, &path, &body)
         }
+        Method::POST => create_event(&shared, &path, &body),
         Method::PATCH if path.ends_with("/status") => patch_status(&shared, &path, &body),
         Method::PATCH if path.starts_with("/api/v1/nodes/") => patch_node(&shared, &path, &body),
         Method::PATCH => raise_event(&shared, &path, &body),
-        // Of what does not exist.
-        Method::DELETE => refusal(404).into_response(),
+        // Of nothing.
+        Method::DELETE => axum::Json(json!({"kind": "List", "items": []})).into_response(),
         _ => respond(&shared, &path, watch, query.clone(), &authorization),
     };
     let status = response.status().as_u16();
@@ -134,19 +134,21 @@ fn patch_node(shared: &Shared, path: &str, body: &[u8]) -> Response {
     axum::Json(object).into_response()
 }
 
-/// Creates an object that has a namespace, unless it exists.
-fn apply_object(shared: &Shared, path: &str, body: &[u8]) -> Response {
+/// Creates an object that has a namespace.
+fn create_object(shared: &Shared, path: &str, body: &[u8]) -> Response {
     let mut world = shared.world();
-    if let Some(&refused) = world.refused.get(path) {
+    if let Some(&refused) = world.refused.get(&format!("POST {path}")) {
         return refusal(refused).into_response();
     }
     let object: Value = serde_json::from_slice(body).unwrap();
-    let (namespaced, resource) = path.rsplit_once('/').unwrap().0.rsplit_once('/').unwrap();
-    let group = namespaced.split_once("/namespaces/").unwrap().0;
+    let (group, rest) = path.split_once("/namespaces/").unwrap();
+    let resource = rest.split_once('/').unwrap().1;
     let key = (format!("{group}/{resource}"), name(&object));
-    let code = if world.objects.contains_key(&key) { StatusCode::OK } else { StatusCode::CREATED };
-    world.objects.entry(key).or_insert_with(|| object.clone());
-    (code, axum::Json(object)).into_response()
+    if world.objects.contains_key(&key) {
+        return refusal(409).into_response();
+    }
+    world.objects.insert(key, object.clone());
+    (StatusCode::CREATED, axum::Json(object)).into_response()
 }
 
 /// Merges into the status of an object that has a namespace, unless it has changed.
@@ -158,6 +160,9 @@ fn patch_status(shared: &Shared, path: &str, body: &[u8]) -> Response {
     let key = (format!("{}/{resource}", group.join("/")), format!("{namespace}/{name}"));
     let patch: Value = serde_json::from_slice(body).unwrap();
     let mut world = shared.world();
+    if let Some(&refused) = world.refused.get(path) {
+        return refusal(refused).into_response();
+    }
     let Some(before) = world.objects.get(&key).cloned() else {
         return refusal(404).into_response();
     };

@@ -119,6 +119,11 @@ impl Server {
         });
     }
 
+    /// Refuses only the creation of objects; 200: no longer.
+    pub fn refuse_creation(&self, list: &str, status: u16) {
+        self.refuse(&format!("POST {list}"), status);
+    }
+
     pub fn put(&self, path: &str, mut object: Value) {
         self.change(|world| {
             world.version += 1;
