@@ -11,8 +11,7 @@ use std::time::Duration;
 use lb_limits::Moment;
 use lb_rules::model::ServiceName;
 
-use super::object::AnnouncedThrough;
-use super::{AnnouncedServices, object::ListedStatuses};
+use super::object::{AnnouncedServices, AnnouncedThrough, ListedStatuses};
 
 /// Between two changes of one Service: an address that moves all the time costs no more.
 pub(super) const SERVICE_INTERVAL: Duration = Duration::from_secs(10);
