@@ -6,7 +6,7 @@
 //! 2. the number of requests of its source, and the connection that it came by, which the proxy knows
 //! 3. the rule and its canaries: [`route_request`]
 //! 4. what the route answers itself, and the client's certificate: [`admit_request`]
-//! 5. [`AdmittedRequest::checks`]: the client's rate, the length of the body, the password, the server that is asked
+//! 5. [`AdmittedRequest::checks`]: the client's rate, the length of the body, the token, the password, the server that is asked
 //! 6. an endpoint: [`Balancer::choose`](crate::balance::Balancer::choose)
 //!
 //! # Invariants
@@ -21,6 +21,7 @@ use http::HeaderMap;
 use http::header::CONTENT_LENGTH;
 
 use crate::canary::choose_route;
+use crate::jwt::JwtAuth;
 use crate::policy::{BasicAuth, ExternalAuth, RateLimits, RoutePolicy};
 use crate::rejection::Rejection;
 use crate::respond::{self, Facts};
@@ -82,7 +83,7 @@ pub struct AdmittedRequest<'r> {
     /// The most octets of its body; `None`: no limit.
     pub most_body: Option<u64>,
     /// What the proxy still has to check, in this order: these count, take time, or ask a server.
-    pub checks: [Option<RouteCheck<'r>>; 4],
+    pub checks: [Option<RouteCheck<'r>>; 5],
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -91,6 +92,7 @@ pub enum RouteCheck<'r> {
     Rate(&'r RateLimits),
     /// The octets of the body, if the request names their number: at most these.
     Length(u64),
+    Token(&'r JwtAuth),
     Password(&'r BasicAuth),
     ExternalAuth(&'r ExternalAuth),
 }
@@ -121,11 +123,12 @@ pub fn admit_request<'r>(
     Ok(AdmittedRequest { upstream, most_body, checks: list_checks(policy, most_body) })
 }
 
-fn list_checks(policy: &RoutePolicy, most_body: Option<u64>) -> [Option<RouteCheck<'_>>; 4] {
+fn list_checks(policy: &RoutePolicy, most_body: Option<u64>) -> [Option<RouteCheck<'_>>; 5] {
     let limits = Some(&policy.limits).filter(|limits| limits.limit_anything());
     [
         limits.map(RouteCheck::Rate),
         most_body.map(RouteCheck::Length),
+        policy.jwt.as_ref().map(RouteCheck::Token),
         policy.basic_auth.as_ref().map(RouteCheck::Password),
         policy.external_auth.as_ref().map(RouteCheck::ExternalAuth),
     ]
@@ -148,6 +151,7 @@ mod tests {
 
     use super::*;
     use crate::host::{Authority, HostPattern};
+    use crate::jwt::KeySource;
     use crate::path::PathPattern;
     use crate::policy::{Cors, CorsOrigin, Redirect, TlsRedirect};
     use crate::route::{Canary, RouteOwner};
@@ -229,6 +233,15 @@ mod tests {
         };
         let mut policy = RoutePolicy {
             limits: RateLimits { concurrent: Some(1), ..RateLimits::default() },
+            jwt: Some(JwtAuth {
+                issuer: "https://id.test".into(),
+                audiences: vec!["shop".into()],
+                keys: KeySource::Fixed(Arc::default()),
+                cookie: None,
+                claim_headers: Vec::new(),
+                forwards_token: false,
+                realm: "inner".into(),
+            }),
             basic_auth: Some(BasicAuth { realm: "inner".into(), users: None }),
             external_auth: Some(ExternalAuth {
                 upstream,
@@ -243,16 +256,19 @@ mod tests {
             let name = |check| match check {
                 RouteCheck::Rate(_) => "rate",
                 RouteCheck::Length(_) => "length",
+                RouteCheck::Token(_) => "token",
                 RouteCheck::Password(_) => "password",
                 RouteCheck::ExternalAuth(_) => "external check",
             };
             list_checks(policy, most).into_iter().flatten().map(name).collect()
         };
-        let all = ["rate", "length", "password", "external check"];
+        let all = ["rate", "length", "token", "password", "external check"];
         assert_eq!(names(&policy, Some(1)), all);
-        assert_eq!(names(&policy, None), ["rate", "password", "external check"]);
+        assert_eq!(names(&policy, None), ["rate", "token", "password", "external check"]);
         policy.limits = RateLimits::default();
         assert_eq!(names(&policy, Some(1)), all[1..]);
+        policy.jwt = None;
+        assert_eq!(names(&policy, Some(1)), ["length", "password", "external check"]);
         policy.basic_auth = None;
         assert_eq!(names(&policy, Some(1)), ["length", "external check"]);
         policy.external_auth = None;

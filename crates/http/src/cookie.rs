@@ -1,25 +1,48 @@
 //! Cookies of requests. Clients write them: names and values are any octets that a header may contain.
 
-use http::HeaderMap;
 use http::header::COOKIE;
+use http::{HeaderMap, HeaderValue};
 
 /// The value of the first cookie of this name. HTTP/2 clients may send one header per cookie.
 pub(crate) fn find_cookie<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a [u8]> {
-    headers.get_all(COOKIE).iter().find_map(|header| find_in(header.as_bytes(), name))
+    find_cookies(headers, name).next()
 }
 
-fn find_in<'a>(header: &'a [u8], name: &str) -> Option<&'a [u8]> {
-    header.split(|octet| *octet == b';').find_map(|pair| {
-        let equals = pair.iter().position(|octet| *octet == b'=')?;
-        let (key, value) = (&pair[..equals], &pair[equals + 1..]);
-        (key.trim_ascii() == name.as_bytes()).then(|| value.trim_ascii())
-    })
+/// The values of all cookies of this name.
+pub(crate) fn find_cookies<'a>(
+    headers: &'a HeaderMap,
+    name: &str,
+) -> impl Iterator<Item = &'a [u8]> {
+    headers.get_all(COOKIE).iter().flat_map(pairs).filter_map(move |pair| value_of(pair, name))
+}
+
+/// Removes all cookies of this name.
+pub(crate) fn remove_cookies(headers: &mut HeaderMap, name: &str) {
+    if find_cookies(headers, name).next().is_none() {
+        return;
+    }
+    let all = headers.get_all(COOKIE).iter().flat_map(pairs);
+    let kept: Vec<&[u8]> = all.filter(|pair| value_of(pair, name).is_none()).collect();
+    // They were a valid value, and so are they with what joins them.
+    let kept = HeaderValue::from_bytes(kept.join(&b';').trim_ascii()).ok();
+    match kept.filter(|kept| !kept.is_empty()) {
+        Some(kept) => drop(headers.insert(COOKIE, kept)),
+        None => drop(headers.remove(COOKIE)),
+    }
+}
+
+fn pairs(header: &HeaderValue) -> impl Iterator<Item = &[u8]> {
+    header.as_bytes().split(|octet| *octet == b';')
+}
+
+fn value_of<'a>(pair: &'a [u8], name: &str) -> Option<&'a [u8]> {
+    let equals = pair.iter().position(|octet| *octet == b'=')?;
+    let (key, value) = (&pair[..equals], &pair[equals + 1..]);
+    (key.trim_ascii() == name.as_bytes()).then(|| value.trim_ascii())
 }
 
 #[cfg(test)]
 mod tests {
-    use http::HeaderValue;
-
     use super::*;
 
     fn headers(cookies: &[&[u8]]) -> HeaderMap {
@@ -47,6 +70,24 @@ mod tests {
         ];
         for (cookies, value) in cases {
             assert_eq!(find_cookie(&headers(cookies), "a"), value, "{cookies:?}");
+        }
+    }
+    #[test]
+    fn all_cookies_of_a_name_are_removed_and_no_others() {
+        let cases: [(&[&[u8]], Option<&str>); 6] = [
+            (&[b"a=1"], None),
+            (&[b"b=2"], Some("b=2")),
+            (&[b"b=2; a=1; c=3"], Some("b=2; c=3")),
+            (&[b"a=1; b=2; a =3;a=4"], Some("b=2")),
+            (&[b"a=1", b"b=2; aa=1"], Some("b=2; aa=1")),
+            (&[b"a=1; A=2; x"], Some("A=2; x")),
+        ];
+        for (cookies, expected) in cases {
+            let mut headers = headers(cookies);
+            remove_cookies(&mut headers, "a");
+            let left = headers.get(COOKIE).map(|left| left.to_str().unwrap());
+            assert_eq!(left, expected, "{cookies:?}");
+            assert!(find_cookie(&headers, "a").is_none());
         }
     }
 }

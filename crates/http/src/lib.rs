@@ -17,6 +17,7 @@ mod cookie;
 pub mod hash_key;
 pub mod headers;
 pub mod host;
+pub mod jwt;
 pub mod path;
 pub mod policy;
 pub mod proxy_protocol;

@@ -10,6 +10,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri};
 use ipnet::IpNet;
 
 use crate::auth::Users;
+use crate::jwt::JwtAuth;
 use crate::proxy_protocol;
 use crate::upstream::{UpstreamName, UpstreamProtocol};
 
@@ -36,6 +37,7 @@ pub struct RoutePolicy {
     /// Refuses requests on connections without a client certificate that the host's authorities verify, so that
     /// no other host's connection and no plain text is a way around it.
     pub requires_client_certificate: bool,
+    pub jwt: Option<JwtAuth>,
     pub basic_auth: Option<BasicAuth>,
     pub external_auth: Option<ExternalAuth>,
     pub cors: Option<Cors>,
@@ -77,6 +79,7 @@ impl RoutePolicy {
         let granted = self.external_auth.iter().flat_map(|auth| &auth.response_headers);
         let configured = self.request_headers.iter().map(|(name, _)| name);
         granted.chain(configured).any(|known| known == name)
+            || self.jwt.as_ref().is_some_and(|jwt| jwt.sets_header(name))
     }
 }
 

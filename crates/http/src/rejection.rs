@@ -21,6 +21,10 @@ pub enum Rejection {
     UnservedRule(StatusCode),
     RateLimit,
     BodyTooLarge,
+    /// There is no valid token.
+    Token,
+    /// There are no keys to verify tokens with: their issuer does not publish them.
+    TokenKeys,
     Password,
     /// All threads that compute hashes of passwords are busy.
     PasswordBusy,
@@ -60,7 +64,7 @@ impl Rejection {
             Self::Path | Self::RewrittenPath | Self::Host | Self::BrokenBody => {
                 StatusCode::BAD_REQUEST
             }
-            Self::Password => StatusCode::UNAUTHORIZED,
+            Self::Token | Self::Password => StatusCode::UNAUTHORIZED,
             Self::ClientCertificate => StatusCode::FORBIDDEN,
             Self::NoRule => StatusCode::NOT_FOUND,
             Self::SlowBody => StatusCode::REQUEST_TIMEOUT,
@@ -73,7 +77,7 @@ impl Rejection {
             | Self::EndpointTls
             | Self::EndpointClosed
             | Self::EndpointProtocol => StatusCode::BAD_GATEWAY,
-            Self::PasswordBusy | Self::NoUpstream | Self::NoEndpoint => {
+            Self::TokenKeys | Self::PasswordBusy | Self::NoUpstream | Self::NoEndpoint => {
                 StatusCode::SERVICE_UNAVAILABLE
             }
             Self::EndpointTimeout => StatusCode::GATEWAY_TIMEOUT,
@@ -92,6 +96,8 @@ impl Rejection {
             Self::UnservedRule(_) => "rule",
             Self::RateLimit => "rate_limit",
             Self::BodyTooLarge => "body_too_large",
+            Self::Token => "jwt",
+            Self::TokenKeys => "jwt_keys",
             Self::Password => "basic_auth",
             Self::PasswordBusy => "basic_auth_busy",
             Self::Path => "path",

@@ -45,12 +45,23 @@ impl UpstreamProtocol {
 pub struct UpstreamTls {
     /// Name that is sent as SNI and verified. Without it, none is sent.
     pub server_name: Option<Arc<str>>,
-    /// Certificate authorities in PEM. Without them, the endpoint's certificate is not verified.
-    pub authorities: Option<Arc<str>>,
+    pub authorities: Authorities,
     /// Revocation lists of the authorities in PEM.
     pub revoked: Option<Arc<str>>,
     /// Client certificate and private key in PEM.
     pub client: Option<(Arc<str>, Arc<str>)>,
+}
+
+/// By whom an endpoint's certificate must be signed.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Authorities {
+    /// The certificate is not verified.
+    #[default]
+    Any,
+    /// The authorities that browsers trust.
+    Public,
+    /// These, in PEM.
+    Pem(Arc<str>),
 }
 
 /// The endpoints of an upstream at one moment.

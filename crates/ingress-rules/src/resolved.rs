@@ -10,6 +10,8 @@ use lb_http::{HostPattern, PathPattern, Route, UpstreamName};
 use lb_proxy::{Certificate, ClientCertificates, Passthrough};
 use lb_rules::model::{Problem, ServiceName};
 
+use super::annotations::JwtDraft;
+
 #[derive(Debug, Default)]
 pub struct Resolved {
     pub age: Age,
@@ -62,6 +64,7 @@ pub struct Restrictions {
     /// Secret with users.
     pub users: Option<Arc<str>>,
     pub auth_url: Option<Arc<str>>,
+    pub jwt: JwtDraft,
     /// Secret with the authorities of clients' certificates.
     pub clients: Option<Arc<str>>,
     pub limits: RateLimits,

@@ -10,6 +10,7 @@ use std::sync::{Arc, OnceLock};
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
 use lb_http::auth::Users;
+use lb_http::jwt::KeySet;
 use lb_proxy::{Certificate, ClientCertificates};
 use lb_rules::model::ServiceName;
 
@@ -20,6 +21,7 @@ const AUTHORITIES: &str = "ca.crt";
 const REVOKED: &str = "ca.crl";
 const TLS_TYPE: &str = "kubernetes.io/tls";
 const USERS: &str = "auth";
+const TOKEN_KEYS: &str = "jwks.json";
 
 #[derive(Debug, Default)]
 pub struct Secrets(BTreeMap<ServiceName, WatchedSecret>);
@@ -140,6 +142,13 @@ impl Secrets {
             return Err(format!("Secret {name} is invalid: {why}"));
         }
         Ok(Some((self.text(name, CERTIFICATE)?, self.text(name, KEY)?)))
+    }
+
+    /// Keys that verify tokens, in `jwks.json`. With what is wrong with others.
+    pub fn token_keys(&self, name: &ServiceName) -> Result<(KeySet, Vec<String>), String> {
+        let document = self.text(name, TOKEN_KEYS)?;
+        let keys = KeySet::parse(document.as_bytes());
+        keys.map_err(|why| format!("{TOKEN_KEYS} of Secret {name} {why}"))
     }
 
     /// Users and password hashes: a file in the key `auth`, or a key for each user. With what is wrong with some.

@@ -25,7 +25,7 @@ pub struct IngressRuleSettings {
     pub passthrough: bool,
     /// Secret of type `kubernetes.io/tls` for hosts without a certificate of their own.
     pub default_certificate: Option<ServiceName>,
-    /// Hosts outside the own namespace that `auth-url` may name: `auth.example.org`, `*.example.org`.
+    /// Hosts outside the own namespace that `auth-url` and `jwt-keys-url` may name: `auth.example.org`, `*.example.org`.
     pub auth_hosts: Vec<String>,
     /// Most octets of a request's body, unless an annotation overrides it; `None`: no limit.
     pub max_body: Option<u64>,

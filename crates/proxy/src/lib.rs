@@ -24,6 +24,7 @@ mod orders;
 mod outgoing;
 mod passthrough;
 mod proxy;
+mod published_keys;
 mod routes;
 pub mod session_keys;
 pub mod settings;

@@ -22,6 +22,7 @@ use crate::limits::Sources;
 use crate::limits::verifications::Verifications;
 use crate::metrics::{Listener, OwnerCounters, WorkerCounters, increase_counter};
 use crate::orders::{ConnectionOrders, Order};
+use crate::published_keys::PublishedKeyCache;
 use crate::routes::{Known, Routes};
 use crate::settings::{ProxyLimits, ProxySettings};
 use crate::stop::Stop;
@@ -37,6 +38,7 @@ pub(crate) struct WorkerContext {
     pub verifications: Verifications,
     pub handshakes: Handshakes,
     pub balancers: Balancers,
+    pub published_keys: PublishedKeyCache,
 }
 
 impl WorkerContext {
@@ -56,6 +58,7 @@ impl WorkerContext {
             verifications: Verifications::default(),
             handshakes: Handshakes::new(settings.session_keys.clone())?,
             balancers: Balancers::new(settings.balancing.clone(), config),
+            published_keys: PublishedKeyCache::default(),
             settings,
         })
     }

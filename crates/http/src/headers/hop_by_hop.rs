@@ -111,6 +111,7 @@ fn is_protected(name: &HeaderName) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::jwt::{JwtAuth, KeySource};
     use crate::policy::ExternalAuth;
     use crate::upstream::{UpstreamName, UpstreamProtocol};
 
@@ -209,12 +210,23 @@ mod tests {
             signin: None,
             response_headers: vec!["x-user".parse().unwrap()],
         };
+        let jwt = JwtAuth {
+            issuer: "https://id.test".into(),
+            audiences: Vec::new(),
+            keys: KeySource::Fixed(std::sync::Arc::default()),
+            cookie: None,
+            claim_headers: vec![("sub".into(), "x-subject".parse().unwrap())],
+            forwards_token: false,
+            realm: "a".into(),
+        };
         let policy = RoutePolicy {
+            jwt: Some(jwt),
             external_auth: Some(external_auth),
             request_headers: vec![("x-role".parse().unwrap(), HeaderValue::from_static("guest"))],
             ..RoutePolicy::default()
         };
-        let mut trailers = headers("grpc-status: 0\nX-User: admin\nX_User: admin\nX-Role: admin");
+        let mut trailers =
+            headers("grpc-status: 0\nX-User: admin\nX_User: admin\nX-Role: admin\nX-Subject: a");
         strip_request_trailers(&mut trailers, &policy);
         assert_eq!(names(&trailers), ["grpc-status"]);
     }

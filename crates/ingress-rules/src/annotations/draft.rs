@@ -14,6 +14,7 @@ use lb_http::{HostPattern, route::CanaryHeader};
 use lb_proxy::config::ProxyProtocol;
 
 use super::super::resolved::Restrictions;
+use super::JwtDraft;
 
 #[derive(Clone, Debug, Default)]
 pub struct Draft {
@@ -52,6 +53,7 @@ pub struct Draft {
     pub denied_sources: Vec<IpNet>,
     pub users: UserFile,
     pub external: ExternalAuthDraft,
+    pub jwt: JwtDraft,
     pub clients: ClientAuth,
     pub cors: CorsDraft,
     pub limits: RateLimits,
@@ -78,6 +80,7 @@ impl Draft {
             denied_sources: self.denied_sources.clone(),
             users: needs_users.then(|| self.users.secret.clone().unwrap_or_default()),
             auth_url: self.external.url.clone(),
+            jwt: self.jwt.clone(),
             clients: self.clients.secret.clone().filter(|_| needs_certificates),
             limits: self.limits.clone(),
         }

@@ -13,6 +13,7 @@ mod draft;
 mod endpoints;
 mod forwarding;
 mod hosts;
+mod jwt;
 mod limits;
 mod redirects;
 #[cfg(test)]
@@ -27,16 +28,18 @@ use std::sync::LazyLock;
 pub use annotation::{Annotation, Effect};
 pub use canary::expression_error;
 pub use draft::{CanaryDraft, Draft, VerifyClient};
+pub(crate) use jwt::JwtDraft;
 
 pub const MILLRACE: &str = "ingress.millrace.io/";
 pub const NGINX: &str = "nginx.ingress.kubernetes.io/";
 
 /// All annotations, in the order of the documentation.
 pub fn all_annotations() -> impl Iterator<Item = &'static Annotation> {
-    let tables: [&'static [Annotation]; 13] = [
+    let tables: [&'static [Annotation]; 14] = [
         forwarding::TABLE,
         redirects::TABLE,
         access::TABLE,
+        jwt::TABLE,
         balance::TABLE,
         cors::TABLE,
         canary::TABLE,

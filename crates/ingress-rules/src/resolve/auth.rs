@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use http::{Method, Uri};
 use lb_http::policy::{BasicAuth, ExternalAuth};
-use lb_http::upstream::{UpstreamProtocol, UpstreamTls};
+use lb_http::upstream::{Authorities, UpstreamProtocol, UpstreamTls};
 use lb_http::{HostPattern, UpstreamName};
 use lb_rules::model::ServiceName;
 
@@ -12,7 +12,25 @@ use super::super::annotations::VerifyClient;
 use super::super::resolved::Clients;
 use super::Resolver;
 
-const REALM: &str = "Authentication required";
+pub(super) const REALM: &str = "Authentication required";
+
+/// Whether a server must prove who it is.
+#[derive(Clone, Debug)]
+pub(super) enum ServerTrust {
+    Unverified,
+    /// By these authorities, in PEM. Without them, servers outside of the cluster by the public ones.
+    Verified(Option<Arc<str>>),
+}
+
+impl ServerTrust {
+    fn authorities(self) -> Authorities {
+        match self {
+            Self::Unverified => Authorities::Any,
+            Self::Verified(Some(pem)) => Authorities::Pem(pem),
+            Self::Verified(None) => Authorities::Public,
+        }
+    }
+}
 
 impl Resolver<'_> {
     /// Without its Secret, no one has access. `auth-secret` alone asks for authentication, too: its author wants it.
@@ -46,7 +64,7 @@ impl Resolver<'_> {
     pub fn external_auth(&mut self) -> Option<ExternalAuth> {
         let wish = self.draft.external.clone();
         let text = wish.url?;
-        let (upstream, url) = match self.auth_server(&text) {
+        let (upstream, url) = match self.auth_server("auth-url", &text, ServerTrust::Unverified) {
             Ok(server) => server,
             Err(why) => {
                 self.close("auth-url", format!("{text:?} {why}"));
@@ -65,7 +83,12 @@ impl Resolver<'_> {
 
     /// Only Services of the own namespace, and hosts that the settings allow: otherwise tenants could make the proxy
     /// send requests to whatever it can reach.
-    fn auth_server(&mut self, text: &str) -> Result<(UpstreamName, Uri), String> {
+    pub(crate) fn auth_server(
+        &mut self,
+        annotation: &str,
+        text: &str,
+        trust: ServerTrust,
+    ) -> Result<(UpstreamName, Uri), String> {
         if text.contains('$') {
             return Err(
                 "has a variable; name the Service instead, as in http://auth.namespace.svc/verify"
@@ -87,16 +110,28 @@ impl Resolver<'_> {
         let default = if protocol.uses_tls() { 443 } else { 80 };
         let port: Arc<str> = url.port_u16().unwrap_or(default).to_string().into();
         let allowed = self.is_allowed(&host);
-        let field = self.field("auth-url");
+        let field = self.field(annotation);
         let upstream = match self.service_of(&host) {
             Some(service) if service.namespace == self.name.namespace || allowed => {
-                self.service_upstream(&service, &port, protocol, &field)?
+                let authorities = match trust {
+                    ServerTrust::Verified(None) if protocol.uses_tls() => {
+                        return Err(
+                            "is a Service with TLS, whose authorities are not known".to_owned()
+                        );
+                    }
+                    trust => trust.authorities(),
+                };
+                self.service_upstream(&service, &port, protocol, authorities, &field)?
             }
             None if allowed => {
-                let server_name = Some((&*host).into());
-                let tls = protocol
-                    .uses_tls()
-                    .then(|| UpstreamTls { server_name, ..UpstreamTls::default() });
+                if matches!(trust, ServerTrust::Verified(_)) && !protocol.uses_tls() {
+                    return Err("is outside of the cluster, and not a URL of https".to_owned());
+                }
+                let tls = protocol.uses_tls().then(|| UpstreamTls {
+                    server_name: Some((&*host).into()),
+                    authorities: trust.authorities(),
+                    ..UpstreamTls::default()
+                });
                 let upstream = UpstreamName {
                     namespace: self.owner.namespace.clone(),
                     service: (&*host).into(),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use k8s_openapi::api::networking::v1::{IngressBackend, IngressServiceBackend};
-use lb_http::upstream::{UpstreamProtocol, UpstreamTls};
+use lb_http::upstream::{Authorities, UpstreamProtocol, UpstreamTls};
 use lb_http::{Action, Route, UpstreamName};
 use lb_rules::model::ServiceName;
 
@@ -96,7 +96,7 @@ impl Resolver<'_> {
             let secret = secret
                 .as_ref()
                 .ok_or("upstream-tls-verify needs upstream-tls-secret, with ca.crt")?;
-            tls.authorities = Some(self.objects.secrets.authorities(secret)?);
+            tls.authorities = Authorities::Pem(self.objects.secrets.authorities(secret)?);
             tls.revoked = self.objects.secrets.revoked(secret)?;
         }
         if (wish.verify || wish.send_name) && tls.server_name.is_none() {
@@ -152,6 +152,7 @@ impl Resolver<'_> {
         service: &ServiceName,
         port: &Arc<str>,
         protocol: UpstreamProtocol,
+        authorities: Authorities,
         field: &str,
     ) -> Result<UpstreamName, String> {
         self.services.insert(service.clone());
@@ -167,7 +168,11 @@ impl Resolver<'_> {
             service: service.name.as_str().into(),
             port: port.clone(),
             protocol,
-            tls: protocol.uses_tls().then(|| UpstreamTls { server_name, ..UpstreamTls::default() }),
+            tls: protocol.uses_tls().then(|| UpstreamTls {
+                server_name,
+                authorities,
+                ..UpstreamTls::default()
+            }),
         };
         Ok(self.use_upstream(upstream, field))
     }

@@ -2,6 +2,7 @@
 
 mod auth;
 mod backends;
+mod jwt;
 mod policy;
 mod rules;
 mod tls;

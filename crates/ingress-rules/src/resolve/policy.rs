@@ -20,6 +20,7 @@ const CORS_MAX_AGE: Duration = Duration::from_secs(1_728_000);
 
 impl Resolver<'_> {
     pub fn policy(&mut self, spec: &IngressSpec) {
+        let jwt = self.jwt_auth();
         let basic_auth = self.basic_auth();
         let external_auth = self.external_auth();
         let fallback = self.fallback();
@@ -59,6 +60,7 @@ impl Resolver<'_> {
             allowed_sources: draft.allowed_sources.clone(),
             denied_sources: draft.denied_sources.clone(),
             requires_client_certificate,
+            jwt,
             basic_auth,
             external_auth,
             cors: self.cors(),

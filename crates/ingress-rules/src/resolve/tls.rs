@@ -109,6 +109,7 @@ impl Resolver<'_> {
         let unenforceable = [
             ("auth-secret", restrictions.users.is_some()),
             ("auth-url", restrictions.auth_url.is_some()),
+            ("jwt-issuer", restrictions.jwt.is_set()),
             ("auth-tls-secret", restrictions.clients.is_some()),
         ];
         if let Some((name, _)) = unenforceable.iter().find(|(_, is_set)| *is_set) {

@@ -15,6 +15,7 @@ use http::header::{
 use http::{HeaderMap, HeaderValue, Method};
 use lb_http::policy::TlsRedirect;
 use lb_http::respond::{self, Facts};
+use lb_http::upstream::Authorities;
 use lb_http::{Action, IngressTable, Route, RoutePolicy, canary};
 use lb_ingress_rules::annotations::{self, Annotation, Effect};
 use lb_proxy::HostTls;
@@ -30,6 +31,9 @@ const ORIGINS: (&str, &str) = ("cors-allow-origin", "https://good.test");
 const HTTPS: (&str, &str) = ("backend-protocol", "HTTPS");
 const CA: (&str, &str) = ("upstream-tls-secret", "ca");
 const ASKED: (&str, &str) = ("auth-url", "http://auth.shop.svc.cluster.local/");
+const ISSUER: (&str, &str) = ("jwt-issuer", "https://id.test");
+const AUDIENCE: (&str, &str) = ("jwt-audiences", "shop");
+const KEYS: (&str, &str) = ("jwt-secret", "keys");
 const USERS: (&str, &str) = ("auth-secret", "users");
 const RATE: (&str, &str) = ("limit-rps", "5");
 const COOKIE: (&str, &str) = ("affinity", "cookie");
@@ -76,6 +80,13 @@ const VALID: &[Valid] = &[
     ("auth-signin", "https://in.test/", &[ASKED]),
     ("auth-signin-redirect-argument", "rd", &[ASKED]),
     ("auth-response-headers", "X-User", &[ASKED]),
+    ("jwt-issuer", "https://id.test", &[AUDIENCE, KEYS]),
+    ("jwt-audiences", "shop", &[ISSUER, KEYS]),
+    ("jwt-secret", "keys", &[ISSUER, AUDIENCE]),
+    ("jwt-keys-url", "http://auth.shop.svc.cluster.local/", &[ISSUER, AUDIENCE]),
+    ("jwt-cookie", "token", &[ISSUER, AUDIENCE, KEYS]),
+    ("jwt-claim-headers", "sub=X-User", &[ISSUER, AUDIENCE, KEYS]),
+    ("jwt-forward-token", "false", &[ISSUER, AUDIENCE, KEYS]),
     ("affinity", "cookie", &[]),
     ("session-cookie-name", "a", &[COOKIE]),
     ("session-cookie-path", "/a", &[COOKIE]),
@@ -180,6 +191,13 @@ stringData: {ca.crt: $authority}
 apiVersion: v1
 kind: Secret
 type: Opaque
+metadata: {name: keys, namespace: shop}
+stringData:
+  jwks.json: '{"keys": [{"kty": "OKP", "crv": "Ed25519", "x": "11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo"}]}'
+---
+apiVersion: v1
+kind: Secret
+type: Opaque
 metadata: {name: users, namespace: shop}
 stringData: {auth: "ann:{SHA}W6ph5Mm5Pz8GgiULbPgzG37mj9g=", ann: "{SHA}W6ph5Mm5Pz8GgiULbPgzG37mj9g="}
 ---
@@ -247,7 +265,7 @@ fn grants(world: &World) -> BTreeSet<String> {
             of_canaries(route, &mut add);
             let tls = upstream.tls.as_ref();
             add(tls.is_none(), "forwarded in clear");
-            add(tls.is_none_or(|tls| tls.authorities.is_none()), "forwarded to any certificate");
+            add(tls.is_none_or(|tls| tls.authorities == Authorities::Any), "forwarded to any certificate");
             let is_named = |name: &str| name == "inside.test";
             let named = tls.and_then(|tls| tls.server_name.as_deref()).is_some_and(is_named);
             add(!named, "forwarded to any name");
@@ -276,6 +294,11 @@ fn of_policy(policy: &RoutePolicy, add: &mut impl FnMut(bool, &str)) {
     add(policy.tls_redirect != TlsRedirect::Always, "in clear behind a proxy");
     add(policy.basic_auth.is_none(), "without password");
     add(policy.external_auth.is_none(), "without being asked");
+    add(policy.jwt.is_none(), "without token");
+    add(
+        policy.jwt.as_ref().is_none_or(|jwt| jwt.forwards_token),
+        "with the token for the endpoint",
+    );
     add(!policy.requires_client_certificate, "without certificate");
     for name in ["x-user", "x-role"] {
         add(!policy.sets_request_header(&name.parse().unwrap()), &format!("with its own {name}"));

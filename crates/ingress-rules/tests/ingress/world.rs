@@ -6,6 +6,7 @@ use std::fmt::{self, Display};
 use std::sync::Arc;
 
 use lb_http::path::Slashes;
+use lb_http::upstream::Authorities;
 use lb_http::{
     Action, Canary, HostPattern, PathPattern, Route, RouteOwner, RoutePolicy, UpstreamName,
 };
@@ -181,9 +182,13 @@ fn upstream(name: &UpstreamName) -> String {
     let mut text = format!("{name} {:?}", name.protocol);
     if let Some(tls) = &name.tls {
         let server_name = tls.server_name.as_deref().unwrap_or("-");
+        let verified = match tls.authorities {
+            Authorities::Any => "false",
+            Authorities::Public => "by public authorities",
+            Authorities::Pem(_) => "true",
+        };
         text += &format!(
-            " (name {server_name}, verified {}, with certificate {})",
-            tls.authorities.is_some(),
+            " (name {server_name}, verified {verified}, with certificate {})",
             tls.client.is_some()
         );
     }

@@ -17,6 +17,7 @@ use lb_http::balance::Affinity;
 use lb_http::compress::{self, Coding};
 use lb_http::hash_key::HashInput as HashSubject;
 use lb_http::headers::{self, ConnectionPeer, strip_response};
+use lb_http::jwt::VerifiedToken;
 use lb_http::policy::{AffinityCookie, Balance, Timeouts};
 use lb_http::request::{self, Target};
 use lb_http::respond::{self, Facts};
@@ -30,7 +31,7 @@ use super::record::RequestRecord;
 use super::reply::OwnResponse;
 use super::response::{EndpointBody, ResponseBody};
 use super::upgrade::ClientUpgrade;
-use super::{access, extended_connect, gate, upgrade};
+use super::{access, extended_connect, gate, token, upgrade};
 use crate::body::{BodySource, ClientBody};
 use crate::client::ClientConnection;
 use crate::tls::HttpVersion;
@@ -146,22 +147,31 @@ async fn respond(
         HeaderValue::from_str(authority.as_str()).ok()
     });
     let request_id = worker.random_pair();
-    let describe = |headers: &mut HeaderMap| {
+    let describe = |headers: &mut HeaderMap, token: Option<&VerifiedToken>| {
         headers::strip_request(headers);
         let report =
             identity.strip_and_report(&settings.forwarding, host.as_ref(), request_id, headers);
         // What the route sets has precedence.
-        let may_replace = !policy.request_headers.is_empty() || policy.external_auth.is_some();
+        let may_replace = !policy.request_headers.is_empty()
+            || policy.external_auth.is_some()
+            || policy.jwt.is_some();
         if may_replace {
             report.insert_into(headers);
         }
+        if let Some(jwt) = &policy.jwt {
+            jwt.remove_claim_headers(headers);
+        }
         add_configured(client, policy, headers);
+        if let (Some(jwt), Some(token)) = (&policy.jwt, token) {
+            token.apply(jwt, headers);
+        }
         headers.remove(HOST);
         (!may_replace).then_some(report)
     };
     // Canaries have their main route's limits: together, not each.
     let owner = &rule.route.owner;
     // What only some routes do is allocated when they do it: the future of a request is moved as a whole.
+    let mut token = None;
     for check in checks.into_iter().flatten() {
         match check {
             RouteCheck::Rate(limits) => {
@@ -170,6 +180,10 @@ async fn respond(
                 record.permit = Some(permit);
             }
             RouteCheck::Length(most) => check_length(&parts.headers, most)?,
+            RouteCheck::Token(jwt) => {
+                let verified = token::verify_token(worker, jwt, &parts.headers);
+                token = Some(Box::new(Box::pin(verified).await?));
+            }
             RouteCheck::Password(basic) => {
                 let client = identity.address;
                 let verified =
@@ -179,7 +193,7 @@ async fn respond(
             RouteCheck::ExternalAuth(auth) => {
                 let (matched_uri, _) = find_uris(&target, parts, policy, rule.path)?;
                 let mut headers = parts.headers.clone();
-                describe(&mut headers);
+                describe(&mut headers, token.as_deref());
                 let subject = external_auth::AuthRequest {
                     method: &parts.method,
                     host: host.as_ref(),
@@ -203,7 +217,7 @@ async fn respond(
     drop(target);
 
     let mut headers = std::mem::take(&mut parts.headers);
-    let report = describe(&mut headers);
+    let report = describe(&mut headers, token.as_deref());
     if let Some(auth) = &policy.external_auth {
         access::add_granted(auth, &mut shared.granted, &mut headers);
     }

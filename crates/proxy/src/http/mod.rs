@@ -17,4 +17,5 @@ pub(crate) mod outbound;
 mod record;
 mod reply;
 mod response;
+mod token;
 mod upgrade;

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use lb_connections::AnyCertificate;
-use lb_http::upstream::{UpstreamProtocol, UpstreamTls};
+use lb_http::upstream::{Authorities, UpstreamProtocol, UpstreamTls};
 use rustls::client::WebPkiServerVerifier;
 use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject;
@@ -30,10 +30,15 @@ impl EndpointTls {
         let builder = ClientConfig::builder_with_provider(provider.clone())
             .with_safe_default_protocol_versions()
             .map_err(|e| e.to_string())?;
-        let builder = match &tls.authorities {
-            Some(pem) => {
+        let roots = match &tls.authorities {
+            Authorities::Any => None,
+            Authorities::Public => Some(public_roots()),
+            Authorities::Pem(pem) => Some(parse_roots(pem)?),
+        };
+        let builder = match roots {
+            Some(roots) => {
                 let verifier =
-                    WebPkiServerVerifier::builder_with_provider(Arc::new(roots(pem)?), provider);
+                    WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider);
                 let verifier = match &tls.revoked {
                     Some(pem) => verifier
                         .with_crls(revocation_lists(pem.as_bytes()).map_err(|e| e.to_string())?)
@@ -75,7 +80,13 @@ impl EndpointTls {
     }
 }
 
-fn roots(pem: &str) -> Result<RootCertStore, String> {
+fn public_roots() -> RootCertStore {
+    let mut roots = RootCertStore::empty();
+    roots.add_parsable_certificates(webpki_root_certs::TLS_SERVER_ROOT_CERTS.iter().cloned());
+    roots
+}
+
+fn parse_roots(pem: &str) -> Result<RootCertStore, String> {
     let mut roots = RootCertStore::empty();
     for certificate in CertificateDer::pem_slice_iter(pem.as_bytes()) {
         let certificate = certificate.map_err(|e| format!("certificate authority: {e}"))?;

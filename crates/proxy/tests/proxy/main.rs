@@ -22,4 +22,5 @@ mod smuggling;
 mod snapshots;
 mod sources;
 mod tls;
+mod tokens;
 mod upgrades;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::thread;
 
 use lb_http::policy::{RateLimits, TlsRedirect};
-use lb_http::upstream::{UpstreamProtocol, UpstreamTls};
+use lb_http::upstream::{Authorities, UpstreamProtocol, UpstreamTls};
 use lb_http::{HostPattern, RouteOwner, RoutePolicy, UpstreamName};
 use lb_proxy::config::ProxyProtocol;
 use lb_proxy::{ClientCertificates, HostTls, Passthrough};
@@ -561,10 +561,10 @@ fn passthrough_forwards_what_it_cannot_read() {
     assert_eq!(client.take(20).unwrap(), b"PROXY TCP4 127.0.0.1");
 }
 
-fn encrypted(authorities: Option<&Pair>, server_name: Option<&str>) -> UpstreamName {
+fn encrypted(authorities: Authorities, server_name: Option<&str>) -> UpstreamName {
     let tls = UpstreamTls {
         server_name: server_name.map(Into::into),
-        authorities: authorities.map(|pair| pair.0.as_str().into()),
+        authorities,
         revoked: None,
         client: None,
     };
@@ -575,12 +575,14 @@ fn encrypted(authorities: Option<&Pair>, server_name: Option<&str>) -> UpstreamN
 fn endpoints_with_tls_are_verified_where_authorities_are_known() {
     let (good, other) = (self_signed(&["inside.test"]), self_signed(&["inside.test"]));
     let address = tls_echo(&good, &["http/1.1"]);
+    let pem = |pair: &Pair| Authorities::Pem(pair.0.as_str().into());
     let cases = [
-        (encrypted(None, None), 200),
-        (encrypted(Some(&good), Some("inside.test")), 200),
-        (encrypted(Some(&good), Some("outside.test")), 502),
-        (encrypted(Some(&good), None), 502),
-        (encrypted(Some(&other), Some("inside.test")), 502),
+        (encrypted(Authorities::Any, None), 200),
+        (encrypted(pem(&good), Some("inside.test")), 200),
+        (encrypted(pem(&good), Some("outside.test")), 502),
+        (encrypted(pem(&good), None), 502),
+        (encrypted(pem(&other), Some("inside.test")), 502),
+        (encrypted(Authorities::Public, Some("inside.test")), 502),
     ];
     for (number, (upstream, status)) in cases.into_iter().enumerate() {
         let world = World::start(named_config(upstream, &[address], RoutePolicy::default()));
@@ -598,7 +600,7 @@ fn an_endpoint_with_a_revoked_certificate_gets_nothing() {
     for (revoked, status) in [(2, 200), (1, 502)] {
         let tls = UpstreamTls {
             server_name: Some("inside.test".into()),
-            authorities: Some(authority.pem.as_str().into()),
+            authorities: Authorities::Pem(authority.pem.as_str().into()),
             revoked: Some(authority.revoke(revoked, 2100).into()),
             client: None,
         };
@@ -611,7 +613,8 @@ fn an_endpoint_with_a_revoked_certificate_gets_nothing() {
 #[test]
 fn settings_of_tls_that_cannot_be_used_send_nothing_in_clear() {
     let endpoint = Endpoint::named("clear");
-    let broken = UpstreamTls { authorities: Some("nonsense".into()), ..UpstreamTls::default() };
+    let broken =
+        UpstreamTls { authorities: Authorities::Pem("nonsense".into()), ..UpstreamTls::default() };
     let upstream = UpstreamName { tls: Some(broken), ..name("web", UpstreamProtocol::Https) };
     let world = World::start(named_config(upstream, &[endpoint.address], RoutePolicy::default()));
     assert_eq!(Client::connect(world.http()).get(HOST, "/").status, 502);

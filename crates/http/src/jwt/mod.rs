@@ -1,0 +1,129 @@
+//! JSON Web Tokens (RFC 7519) that clients present as bearer tokens (RFC 6750), and the keys that verify them (RFC 7517).
+//!
+//! Invariants:
+//! - Only signatures by private keys count. Secrets that issuer and verifier share (HS256) have no algorithm here, so no
+//!   public key can be taken for one, and `none` is no algorithm.
+//! - A token chooses neither the kind of its key nor where the key comes from: its header only has the algorithm and the
+//!   name of a key that the issuer has published.
+//! - Nothing of a token is used before its signature is verified, except its header.
+//! - What a token says twice, or a part that must be understood (`crit`), makes it invalid.
+//! - Endpoints get headers of claims, and tokens, from the proxy only.
+//!
+//! The work for a request is bounded: a token has at most [`MOST_TOKEN_OCTETS`], and at most [`MOST_CANDIDATES`] keys of
+//! at most 4096 bits are tried.
+//!
+//! [`MOST_CANDIDATES`]: key_set::MOST_CANDIDATES
+
+mod algorithm;
+mod bearer;
+mod claims;
+mod key_set;
+mod published;
+#[cfg(test)]
+mod tests;
+mod token;
+mod unique_object;
+
+use std::sync::Arc;
+
+use http::{HeaderMap, HeaderName, HeaderValue, Uri};
+
+pub use bearer::bearer_challenge;
+use bearer::{TokenPlace, find_token, remove_tokens};
+pub use key_set::{InvalidKeySet, KeySet};
+pub use published::{PublishedKeys, WhyFetch};
+use token::SignedToken;
+pub use token::TokenError;
+
+use crate::upstream::UpstreamName;
+
+/// Of a token. Heads of requests are larger, so that a token and other headers fit.
+pub const MOST_TOKEN_OCTETS: usize = 8 << 10;
+
+/// Which tokens a route accepts.
+#[derive(Clone, Debug)]
+pub struct JwtAuth {
+    /// The claim `iss` must be this text.
+    pub issuer: Arc<str>,
+    /// The claim `aud` must name one of them.
+    pub audiences: Vec<Arc<str>>,
+    pub keys: KeySource,
+    /// Cookie with the token of requests that have no bearer token.
+    pub cookie: Option<Arc<str>>,
+    /// Claims, and the headers by which endpoints get them.
+    pub claim_headers: Vec<(Arc<str>, HeaderName)>,
+    /// Whether endpoints get the token.
+    pub forwards_token: bool,
+    /// What clients without a token are told that they need one for.
+    pub realm: Arc<str>,
+}
+
+/// Where the keys of an issuer are.
+#[derive(Clone, Debug)]
+pub enum KeySource {
+    Fixed(Arc<KeySet>),
+    Published(KeyAddress),
+}
+
+/// Where an issuer publishes its keys.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct KeyAddress {
+    pub upstream: UpstreamName,
+    /// Only has the `Host`, path and query of the request.
+    pub url: Uri,
+}
+
+/// The token of a request, of which nothing is verified.
+pub struct PresentedToken<'h> {
+    token: SignedToken<'h>,
+    place: TokenPlace,
+}
+
+/// What a valid token adds to a request, and removes from it.
+#[derive(Debug)]
+pub struct VerifiedToken {
+    claim_headers: Vec<(HeaderName, HeaderValue)>,
+    place: TokenPlace,
+}
+
+impl JwtAuth {
+    pub fn read_token<'h>(&self, headers: &'h HeaderMap) -> Result<PresentedToken<'h>, TokenError> {
+        let (token, place) = find_token(headers, self.cookie.as_deref())?;
+        Ok(PresentedToken { token: SignedToken::parse(token)?, place })
+    }
+
+    /// `now`: seconds since 1970.
+    pub fn verify_token(
+        &self,
+        presented: &PresentedToken<'_>,
+        keys: &KeySet,
+        now: u64,
+    ) -> Result<VerifiedToken, TokenError> {
+        let claims = presented.token.verify(keys)?;
+        claims.check(&self.issuer, &self.audiences, now)?;
+        let claim_headers = claims.headers(&self.claim_headers)?;
+        Ok(VerifiedToken { claim_headers, place: presented.place })
+    }
+
+    pub fn sets_header(&self, name: &HeaderName) -> bool {
+        self.claim_headers.iter().any(|(_, known)| known == name)
+    }
+
+    /// Removes what clients could send in the name of a claim.
+    pub fn remove_claim_headers(&self, headers: &mut HeaderMap) {
+        for (_, name) in &self.claim_headers {
+            headers.remove(name);
+        }
+    }
+}
+
+impl VerifiedToken {
+    /// Replaces headers by those of claims, and removes tokens that endpoints must not get: all that were not verified.
+    pub fn apply(&self, jwt: &JwtAuth, headers: &mut HeaderMap) {
+        let kept = jwt.forwards_token.then_some(self.place);
+        remove_tokens(headers, jwt.cookie.as_deref(), kept);
+        for (name, value) in &self.claim_headers {
+            headers.insert(name, value.clone());
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! When the keys that an issuer publishes are fetched, and how long they are used.
+//!
+//! Invariants:
+//! - One fetch at a time, and at most one in [`FETCH_INTERVAL`], whatever clients send.
+//! - A fetch that fails changes no keys. Keys without a successful fetch for [`KEPT`] are not used any more.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::key_set::KeySet;
+
+/// Between the beginnings of two fetches.
+const FETCH_INTERVAL: Duration = Duration::from_secs(10);
+/// How long keys are used before requests cause them to be fetched again, in the background.
+const FRESH: Duration = Duration::from_secs(300);
+/// How long keys are used if fetching fails: an issuer cannot be away for longer, and keys that it has withdrawn in
+/// the meantime are not used for ever.
+const KEPT: Duration = Duration::from_secs(86_400);
+
+/// The keys of one address, as of its last good response.
+#[derive(Debug, Default)]
+pub struct PublishedKeys {
+    current: Option<(Arc<KeySet>, Instant)>,
+    /// When the last fetch began.
+    tried: Option<Instant>,
+    is_fetching: bool,
+}
+
+/// Why keys are needed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WhyFetch {
+    /// There are none, or they may have changed.
+    Age,
+    /// A token names a key that is not among them.
+    UnknownKey,
+}
+
+impl PublishedKeys {
+    pub fn usable(&self, now: Instant) -> Option<&Arc<KeySet>> {
+        let (keys, fetched) = self.current.as_ref()?;
+        (now.saturating_duration_since(*fetched) < KEPT).then_some(keys)
+    }
+
+    pub fn is_fetching(&self) -> bool {
+        self.is_fetching
+    }
+
+    /// Whether [`Self::begin_fetch`] would begin a fetch.
+    pub fn is_fetch_due(&self, why: WhyFetch, now: Instant) -> bool {
+        let passed = |since: Instant| now.saturating_duration_since(since);
+        let is_fresh = self.current.as_ref().is_some_and(|(_, at)| passed(*at) < FRESH);
+        let is_needed = !is_fresh || why == WhyFetch::UnknownKey;
+        is_needed && !self.is_fetching && self.tried.is_none_or(|at| passed(at) >= FETCH_INTERVAL)
+    }
+
+    /// Whether the caller has to fetch the keys, and then to call [`Self::end_fetch`].
+    pub fn begin_fetch(&mut self, why: WhyFetch, now: Instant) -> bool {
+        let is_due = self.is_fetch_due(why, now);
+        if is_due {
+            self.is_fetching = true;
+            self.tried = Some(now);
+        }
+        is_due
+    }
+
+    /// `None`: there was no usable response.
+    pub fn end_fetch(&mut self, keys: Option<KeySet>, now: Instant) {
+        self.is_fetching = false;
+        if let Some(keys) = keys {
+            self.current = Some((Arc::new(keys), now));
+        }
+    }
+
+    /// Whether nothing is lost without what is known.
+    pub fn is_expired(&self, now: Instant) -> bool {
+        let passed = |since: Instant| now.saturating_duration_since(since);
+        !self.is_fetching
+            && self.usable(now).is_none()
+            && self.tried.is_none_or(|at| passed(at) >= FETCH_INTERVAL)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const JWKS: &[u8] = br#"{"keys": [{"kty": "OKP", "crv": "Ed25519",
+        "x": "11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo"}]}"#;
+
+    fn keys() -> Option<KeySet> {
+        Some(KeySet::parse(JWKS).unwrap().0)
+    }
+
+    fn seconds(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    #[test]
+    fn keys_are_fetched_again_when_they_are_old_and_not_before() {
+        let start = Instant::now();
+        let mut published = PublishedKeys::default();
+        assert!(published.begin_fetch(WhyFetch::Age, start));
+        assert!(!published.begin_fetch(WhyFetch::Age, start + seconds(60)), "one at a time");
+        published.end_fetch(keys(), start + seconds(60));
+        assert!(!published.begin_fetch(WhyFetch::Age, start + seconds(359)));
+        assert!(published.begin_fetch(WhyFetch::Age, start + seconds(360)));
+    }
+
+    /// Clients can name any key.
+    #[test]
+    fn unknown_keys_cause_one_fetch_in_ten_seconds() {
+        let start = Instant::now();
+        let mut published = PublishedKeys::default();
+        published.begin_fetch(WhyFetch::Age, start);
+        published.end_fetch(keys(), start);
+        let mut fetches = 0;
+        for millisecond in 0..60_000 {
+            let now = start + Duration::from_millis(millisecond);
+            if published.begin_fetch(WhyFetch::UnknownKey, now) {
+                fetches += 1;
+                published.end_fetch(keys(), now);
+            }
+        }
+        assert_eq!(fetches, 5);
+    }
+
+    #[test]
+    fn the_last_good_keys_stay_for_a_day_and_no_longer() {
+        let start = Instant::now();
+        let mut published = PublishedKeys::default();
+        published.begin_fetch(WhyFetch::Age, start);
+        published.end_fetch(keys(), start);
+        for hour in 1..24 {
+            let now = start + seconds(3600 * hour);
+            assert!(published.begin_fetch(WhyFetch::Age, now));
+            published.end_fetch(None, now);
+            assert!(published.usable(now).is_some(), "{hour}");
+            assert!(!published.is_expired(now));
+        }
+        let end = start + seconds(86_400);
+        assert!(published.usable(end).is_none());
+        assert!(published.is_expired(end));
+        published.begin_fetch(WhyFetch::Age, end);
+        assert!(!published.is_expired(end), "others wait for it");
+        published.end_fetch(keys(), end);
+        assert!(published.usable(end).is_some());
+    }
+}
