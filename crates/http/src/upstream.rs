@@ -53,7 +53,7 @@ pub struct UpstreamTls {
 }
 
 /// By whom an endpoint's certificate must be signed.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Authorities {
     /// The certificate is not verified.
     #[default]
@@ -62,6 +62,16 @@ pub enum Authorities {
     Public,
     /// These, in PEM.
     Pem(Arc<str>),
+}
+
+impl fmt::Debug for Authorities {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Any => "Any",
+            Self::Public => "Public",
+            Self::Pem(_) => "Pem",
+        })
+    }
 }
 
 /// The endpoints of an upstream at one moment.

@@ -116,7 +116,8 @@ impl Resolver<'_> {
                 let authorities = match trust {
                     ServerTrust::Verified(None) if protocol.uses_tls() => {
                         return Err(
-                            "is a Service with TLS, whose authorities are not known".to_owned()
+                            "is a Service with TLS, and no Secret with its ca.crt is named"
+                                .to_owned(),
                         );
                     }
                     trust => trust.authorities(),
@@ -125,7 +126,9 @@ impl Resolver<'_> {
             }
             None if allowed => {
                 if matches!(trust, ServerTrust::Verified(_)) && !protocol.uses_tls() {
-                    return Err("is outside of the cluster, and not a URL of https".to_owned());
+                    return Err(
+                        "is outside of the cluster, so it must be a URL of https".to_owned()
+                    );
                 }
                 let tls = protocol.uses_tls().then(|| UpstreamTls {
                     server_name: Some((&*host).into()),

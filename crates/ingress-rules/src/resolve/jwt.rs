@@ -20,7 +20,7 @@ impl Resolver<'_> {
             _ => None,
         };
         if let Some(name) = missing {
-            self.close(name, "tokens are demanded, and it is not set".to_owned());
+            self.close(name, "it is not set, and clients need a token".to_owned());
         }
         let keys = match self.token_keys(wish.secret.as_deref(), wish.keys_url.as_deref()) {
             Ok(keys) => keys,

@@ -265,7 +265,10 @@ fn grants(world: &World) -> BTreeSet<String> {
             of_canaries(route, &mut add);
             let tls = upstream.tls.as_ref();
             add(tls.is_none(), "forwarded in clear");
-            add(tls.is_none_or(|tls| tls.authorities == Authorities::Any), "forwarded to any certificate");
+            add(
+                tls.is_none_or(|tls| tls.authorities == Authorities::Any),
+                "forwarded to any certificate",
+            );
             let is_named = |name: &str| name == "inside.test";
             let named = tls.and_then(|tls| tls.server_name.as_deref()).is_some_and(is_named);
             add(!named, "forwarded to any name");

@@ -172,8 +172,8 @@ async fn respond(
     let owner = &rule.route.owner;
     // What only some routes do is allocated when they do it: the future of a request is moved as a whole.
     let mut token = None;
-    for check in checks.into_iter().flatten() {
-        match check {
+    for check in checks.iter().flatten() {
+        match *check {
             RouteCheck::Rate(limits) => {
                 let now = record.started;
                 let permit = access::limit_rate(worker, &identity.address, owner, limits, now)?;
