@@ -149,8 +149,8 @@ async fn respond(
     let request_id = worker.random_pair();
     let describe = |headers: &mut HeaderMap, token: Option<&VerifiedToken>| {
         headers::strip_request(headers);
-        let report =
-            identity.strip_and_report(&settings.forwarding, host.as_ref(), request_id, headers);
+        let forwarding = &client.worker.shared.settings.forwarding;
+        let report = identity.strip_and_report(forwarding, host.as_ref(), request_id, headers);
         // What the route sets has precedence.
         let may_replace = !policy.request_headers.is_empty()
             || policy.external_auth.is_some()
@@ -168,14 +168,13 @@ async fn respond(
         headers.remove(HOST);
         (!may_replace).then_some(report)
     };
-    // Canaries have their main route's limits: together, not each.
-    let owner = &rule.route.owner;
     // What only some routes do is allocated when they do it: the future of a request is moved as a whole.
     let mut token = None;
     for check in checks.iter().flatten() {
         match *check {
             RouteCheck::Rate(limits) => {
-                let now = record.started;
+                // Canaries have their main route's limits: together, not each.
+                let (now, owner) = (record.started, &rule.route.owner);
                 let permit = access::limit_rate(worker, &identity.address, owner, limits, now)?;
                 record.permit = Some(permit);
             }
@@ -185,7 +184,7 @@ async fn respond(
                 token = Some(Box::new(Box::pin(verified).await?));
             }
             RouteCheck::Password(basic) => {
-                let client = identity.address;
+                let (client, owner) = (identity.address, &rule.route.owner);
                 let verified =
                     access::authenticate_client(worker, client, owner, basic, &parts.headers);
                 Box::pin(verified).await?;
