@@ -3,7 +3,7 @@
 use http::header::AUTHORIZATION;
 use http::{HeaderMap, HeaderValue};
 
-use super::token::TokenError;
+use super::token_error::TokenError;
 use crate::cookie::{find_cookies, remove_cookies};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use http::{HeaderName, HeaderValue};
 use serde_json::Value;
 
-use super::token::TokenError;
+use super::token_error::TokenError;
 use super::unique_object::UniqueObject;
 
 /// Seconds by which the clocks of issuer and proxy may differ.

@@ -9,10 +9,8 @@
 //! - What a token says twice, or a part that must be understood (`crit`), makes it invalid.
 //! - Endpoints get headers of claims, and tokens, from the proxy only.
 //!
-//! The work for a request is bounded: a token has at most [`MOST_TOKEN_OCTETS`], and at most [`MOST_CANDIDATES`] keys of
-//! at most 4096 bits are tried.
-//!
-//! [`MOST_CANDIDATES`]: key_set::MOST_CANDIDATES
+//! The work for a request is bounded: a token has at most [`MOST_TOKEN_OCTETS`], and at most four keys of at most 4096 bits
+//! are tried.
 
 mod algorithm;
 mod bearer;
@@ -22,6 +20,7 @@ mod published;
 #[cfg(test)]
 mod tests;
 mod token;
+mod token_error;
 mod unique_object;
 
 use std::sync::Arc;
@@ -32,13 +31,11 @@ pub use bearer::bearer_challenge;
 use bearer::{TokenPlace, find_token, remove_tokens};
 pub use key_set::{InvalidKeySet, KeySet};
 pub use published::{PublishedKeys, WhyFetch};
+pub use token::MOST_TOKEN_OCTETS;
 use token::SignedToken;
-pub use token::TokenError;
+pub use token_error::TokenError;
 
 use crate::upstream::UpstreamName;
-
-/// Of a token. Heads of requests are larger, so that a token and other headers fit.
-pub const MOST_TOKEN_OCTETS: usize = 8 << 10;
 
 /// Which tokens a route accepts.
 #[derive(Clone, Debug)]
@@ -62,7 +59,7 @@ pub struct JwtAuth {
 #[derive(Clone, Debug)]
 pub enum KeySource {
     Fixed(Arc<KeySet>),
-    Published(KeyAddress),
+    Published(Box<KeyAddress>),
 }
 
 /// Where an issuer publishes its keys.
@@ -79,7 +76,7 @@ pub struct PresentedToken<'h> {
     place: TokenPlace,
 }
 
-/// What a valid token adds to a request, and removes from it.
+/// What a valid token adds to a request.
 #[derive(Debug)]
 pub struct VerifiedToken {
     claim_headers: Vec<(HeaderName, HeaderValue)>,
@@ -109,8 +106,15 @@ impl JwtAuth {
         self.claim_headers.iter().any(|(_, known)| known == name)
     }
 
-    /// Removes what clients could send in the name of a claim.
-    pub fn remove_claim_headers(&self, headers: &mut HeaderMap) {
+    /// Removes what a client could send in the name of a claim, and tokens that endpoints must not get: all that were not
+    /// verified. `verified`: `None` if another check has admitted the request.
+    pub fn strip_claims_and_tokens(
+        &self,
+        verified: Option<&VerifiedToken>,
+        headers: &mut HeaderMap,
+    ) {
+        let kept = verified.filter(|_| self.forwards_token).map(|token| token.place);
+        remove_tokens(headers, self.cookie.as_deref(), kept);
         for (_, name) in &self.claim_headers {
             headers.remove(name);
         }
@@ -118,10 +122,7 @@ impl JwtAuth {
 }
 
 impl VerifiedToken {
-    /// Replaces headers by those of claims, and removes tokens that endpoints must not get: all that were not verified.
-    pub fn apply(&self, jwt: &JwtAuth, headers: &mut HeaderMap) {
-        let kept = jwt.forwards_token.then_some(self.place);
-        remove_tokens(headers, jwt.cookie.as_deref(), kept);
+    pub fn add_claim_headers(&self, headers: &mut HeaderMap) {
         for (name, value) in &self.claim_headers {
             headers.insert(name, value.clone());
         }

@@ -1,62 +1,16 @@
 //! A token in its compact form (RFC 7515): header, claims and signature.
 
-use std::fmt::{self, Display};
-
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
-use super::MOST_TOKEN_OCTETS;
 use super::algorithm::Algorithm;
 use super::claims::Claims;
 use super::key_set::{KeySet, MOST_CANDIDATES};
+use super::token_error::TokenError;
 use super::unique_object::UniqueObject;
 
-/// Why a request has no valid token.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TokenError {
-    Missing,
-    /// There are several, of which the endpoint could use another one.
-    Ambiguous,
-    TooLong,
-    Malformed,
-    Algorithm,
-    /// Its header has a part that must be understood, and is not.
-    CriticalHeader,
-    /// No key fits that the issuer has published.
-    UnknownKey,
-    Signature,
-    /// It has no time until which it is valid, or one that is no number.
-    Times,
-    Expired,
-    NotYetValid,
-    Issuer,
-    Audience,
-    /// A claim that endpoints get by a header cannot be written as one without change.
-    ClaimHeader,
-}
-
-impl Display for TokenError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Missing => "there is no token",
-            Self::Ambiguous => "there are several tokens",
-            Self::TooLong => "the token is too long",
-            Self::Malformed => "the token is malformed",
-            Self::Algorithm => "the algorithm is not accepted",
-            Self::CriticalHeader => "the token has critical headers",
-            Self::UnknownKey => "the key is unknown",
-            Self::Signature => "the signature is invalid",
-            Self::Times => "exp, nbf or iat is invalid",
-            Self::Expired => "the token has expired",
-            Self::NotYetValid => "the token is not valid yet",
-            Self::Issuer => "the issuer is another one",
-            Self::Audience => "the token is for another audience",
-            Self::ClaimHeader => "a claim cannot be sent as a header",
-        })
-    }
-}
-
-impl std::error::Error for TokenError {}
+/// Of a token. Heads of requests are larger, so that a token and other headers fit.
+pub const MOST_TOKEN_OCTETS: usize = 8 << 10;
 
 /// A token whose signature is not verified.
 pub(super) struct SignedToken<'t> {

@@ -14,7 +14,7 @@ use lb_http::{HostPattern, route::CanaryHeader};
 use lb_proxy::config::ProxyProtocol;
 
 use super::super::resolved::Restrictions;
-use super::JwtDraft;
+use super::jwt_draft::JwtDraft;
 
 #[derive(Clone, Debug, Default)]
 pub struct Draft {

@@ -14,26 +14,6 @@ const MOST_AUDIENCES: usize = 32;
 const MOST_CLAIMS: usize = 16;
 const MOST_NAME_OCTETS: usize = 1024;
 
-/// What annotations say about tokens.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct JwtDraft {
-    pub issuer: Option<Arc<str>>,
-    pub audiences: Vec<Arc<str>>,
-    /// `name`, or `namespace/name`.
-    pub secret: Option<Arc<str>>,
-    pub keys_url: Option<Arc<str>>,
-    pub cookie: Option<Arc<str>>,
-    pub claim_headers: Vec<(Arc<str>, HeaderName)>,
-    pub forwards_token: bool,
-}
-
-impl JwtDraft {
-    /// Whether clients need a token.
-    pub fn is_set(&self) -> bool {
-        *self != Self::default()
-    }
-}
-
 pub const TABLE: &[Annotation] = &[
     Annotation::set(
         "jwt-issuer",

@@ -14,6 +14,7 @@ mod endpoints;
 mod forwarding;
 mod hosts;
 mod jwt;
+mod jwt_draft;
 mod limits;
 mod redirects;
 #[cfg(test)]
@@ -28,7 +29,7 @@ use std::sync::LazyLock;
 pub use annotation::{Annotation, Effect};
 pub use canary::expression_error;
 pub use draft::{CanaryDraft, Draft, VerifyClient};
-pub(crate) use jwt::JwtDraft;
+pub(crate) use jwt_draft::JwtDraft;
 
 pub const MILLRACE: &str = "ingress.millrace.io/";
 pub const NGINX: &str = "nginx.ingress.kubernetes.io/";

@@ -55,7 +55,7 @@ impl Resolver<'_> {
             let server = self.auth_server("jwt-keys-url", url, trust);
             let (upstream, url) =
                 server.map_err(|why| ("jwt-keys-url", format!("{url:?} {why}")))?;
-            return Ok(KeySource::Published(KeyAddress { upstream, url }));
+            return Ok(KeySource::Published(Box::new(KeyAddress { upstream, url })));
         }
         let secret =
             secret.ok_or_else(|| of_secret("neither it nor jwt-keys-url is set".to_owned()))?;

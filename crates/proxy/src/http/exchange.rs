@@ -159,11 +159,11 @@ async fn respond(
             report.insert_into(headers);
         }
         if let Some(jwt) = &policy.jwt {
-            jwt.remove_claim_headers(headers);
+            jwt.strip_claims_and_tokens(token, headers);
         }
         add_configured(client, policy, headers);
-        if let (Some(jwt), Some(token)) = (&policy.jwt, token) {
-            token.apply(jwt, headers);
+        if let Some(token) = token {
+            token.add_claim_headers(headers);
         }
         headers.remove(HOST);
         (!may_replace).then_some(report)

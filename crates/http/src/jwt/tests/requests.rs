@@ -70,7 +70,10 @@ fn endpoints_get_no_token_that_was_not_verified() {
         let mut headers = headers(lines);
         let read = jwt.read_token(&headers).unwrap();
         let verified = jwt.verify_token(&read, &keys, NOW).unwrap();
-        verified.apply(&jwt, &mut headers);
+        let mut unverified = headers.clone();
+        jwt.strip_claims_and_tokens(Some(&verified), &mut headers);
+        jwt.strip_claims_and_tokens(None, &mut unverified);
+        assert!(matches!(find_token(&unverified, Some("token")), Err(TokenError::Missing)));
         let text = |name| headers.get(name).map(|value: &HeaderValue| value.to_str().unwrap());
         assert_eq!(text(AUTHORIZATION), authorization, "{lines:?} {forwards}");
         let without_blanks = |text: Option<&str>| text.map(|text| text.replace(' ', ""));
@@ -90,9 +93,9 @@ fn headers_of_claims_come_from_the_token_only() {
     let token = signer.token(&json!({"alg": "EdDSA"}), &valid_claims());
     let verified = verify_with(&jwt, &token, &keys).unwrap();
     let mut headers = headers(&[("X-User", "admin"), ("x-USER", "root"), ("X-Role", "admin")]);
-    jwt.remove_claim_headers(&mut headers);
+    jwt.strip_claims_and_tokens(Some(&verified), &mut headers);
     assert!(headers.is_empty());
-    verified.apply(&jwt, &mut headers);
+    verified.add_claim_headers(&mut headers);
     assert_eq!(headers.get("x-user").unwrap(), "ann");
     assert_eq!(headers.len(), 1, "the token has no role");
     assert!(jwt.sets_header(&name("x-role")) && !jwt.sets_header(&name("x-other")));
