@@ -43,9 +43,8 @@ impl PublishedKeyCache {
             return Some(known.clone());
         }
         by_address.retain(|_, keys| Arc::strong_count(keys) > 1 || !keys.borrow().is_expired(now));
-        let namespace = &address.upstream.namespace;
-        let count =
-            by_address.keys().filter(|known| known.upstream.namespace == *namespace).count();
+        let namespace = &address.namespace;
+        let count = by_address.keys().filter(|known| known.namespace == *namespace).count();
         if count >= MOST_ADDRESSES {
             return None;
         }
@@ -65,7 +64,7 @@ impl PublishedKeyCache {
         if !keys.borrow().is_fetch_due(why, now) {
             return None;
         }
-        let share = self.fetches.take(address.upstream.namespace.clone())?;
+        let share = self.fetches.take(address.namespace.clone())?;
         let has_begun = keys.send_if_modified(|state| state.begin_fetch(why, now));
         has_begun.then(|| KeyFetch { keys: keys.clone(), fetched: None, _share: share })
     }
@@ -105,13 +104,17 @@ mod tests {
 
     fn address(namespace: &str, number: usize) -> KeyAddress {
         let upstream = UpstreamName {
-            namespace: namespace.into(),
+            namespace: "shared".into(),
             service: "id".into(),
             port: "80".into(),
             protocol: UpstreamProtocol::Http1,
             tls: None,
         };
-        KeyAddress { upstream, url: format!("http://id/{number}").parse().unwrap() }
+        KeyAddress {
+            namespace: namespace.into(),
+            upstream,
+            url: format!("http://id/{number}").parse().unwrap(),
+        }
     }
 
     #[test]

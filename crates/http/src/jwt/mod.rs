@@ -65,6 +65,8 @@ pub enum KeySource {
 /// Where an issuer publishes its keys.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct KeyAddress {
+    /// Of the object whose clients need the keys, which counts them.
+    pub namespace: Arc<str>,
     pub upstream: UpstreamName,
     /// Only has the `Host`, path and query of the request.
     pub url: Uri,

@@ -13,6 +13,8 @@ use super::key_set::KeySet;
 const FETCH_INTERVAL: Duration = Duration::from_secs(10);
 /// How long keys are used before requests cause them to be fetched again, in the background.
 const FRESH: Duration = Duration::from_secs(300);
+/// When keys are so old that requests wait for a fetch: after an hour without requests, withdrawn keys must not count.
+const STALE: Duration = Duration::from_secs(600);
 /// How long keys are used if fetching fails: an issuer cannot be away for longer, and keys that it has withdrawn in
 /// the meantime are not used for ever.
 const KEPT: Duration = Duration::from_secs(86_400);
@@ -43,6 +45,12 @@ impl PublishedKeys {
 
     pub fn is_fetching(&self) -> bool {
         self.is_fetching
+    }
+
+    /// Whether a fetch is being made that has to end before keys are used.
+    pub fn should_await_fetch(&self, now: Instant) -> bool {
+        let is_stale = |at: Instant| now.saturating_duration_since(at) >= STALE;
+        self.is_fetching && self.current.as_ref().is_none_or(|(_, at)| is_stale(*at))
     }
 
     /// Whether [`Self::begin_fetch`] would begin a fetch.
@@ -122,6 +130,26 @@ mod tests {
             }
         }
         assert_eq!(fetches, 5);
+    }
+
+    /// They may have been withdrawn while no one asked.
+    #[test]
+    fn stale_keys_are_used_only_if_a_fetch_has_failed() {
+        let start = Instant::now();
+        let mut published = PublishedKeys::default();
+        published.begin_fetch(WhyFetch::Age, start);
+        assert!(published.should_await_fetch(start));
+        published.end_fetch(keys(), start);
+        let soon = start + seconds(300);
+        assert!(published.begin_fetch(WhyFetch::Age, soon));
+        assert!(!published.should_await_fetch(soon), "in the background");
+        published.end_fetch(keys(), soon);
+        let later = soon + seconds(3600);
+        assert!(!published.should_await_fetch(later), "there is nothing to wait for");
+        assert!(published.begin_fetch(WhyFetch::Age, later));
+        assert!(published.should_await_fetch(later));
+        published.end_fetch(None, later);
+        assert!(!published.should_await_fetch(later) && published.usable(later).is_some());
     }
 
     #[test]

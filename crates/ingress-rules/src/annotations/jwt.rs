@@ -67,7 +67,7 @@ pub const TABLE: &[Annotation] = &[
         "jwt-forward-token",
         &[],
         "`true`, `false`",
-        |draft, text| { draft.jwt.forwards_token = parse_boolean(text)?; Ok(()) },
+        |draft, text| { draft.jwt.forwards_token = Some(parse_boolean(text)?); Ok(()) },
         "Whether endpoints get the token; without it, they do not",
     )
     .restricting(),
@@ -103,6 +103,12 @@ fn parse_claim_headers(text: &str) -> Parsed<Vec<(Arc<str>, HeaderName)>> {
         if is_reserved(&name) || [AUTHORIZATION, COOKIE].contains(&name) {
             return Err(format!("sets {name}, which the proxy itself controls"));
         }
+        // Of a client's, only names with `_` are removed from all requests: `X-User` would be taken for `X_User`.
+        if name.as_str().contains('_') {
+            return Err(format!(
+                "sets {name}, which some endpoints cannot tell from a name with -"
+            ));
+        }
         if headers.iter().any(|(_, known)| *known == name) {
             return Err(format!("sets {name} twice"));
         }
@@ -127,6 +133,7 @@ mod tests {
             "=X-User",
             "sub=X User",
             "sub=Host",
+            "sub=X_User",
             "sub=X-Forwarded-For",
             "sub=Authorization",
             "sub=Cookie",

@@ -14,7 +14,7 @@ pub struct JwtDraft {
     pub keys_url: Option<Arc<str>>,
     pub cookie: Option<Arc<str>>,
     pub claim_headers: Vec<(Arc<str>, HeaderName)>,
-    pub forwards_token: bool,
+    pub forwards_token: Option<bool>,
 }
 
 impl JwtDraft {

@@ -114,6 +114,11 @@ impl Resolver<'_> {
         let upstream = match self.service_of(&host) {
             Some(service) if service.namespace == self.name.namespace || allowed => {
                 let authorities = match trust {
+                    ServerTrust::Verified(Some(_)) if !protocol.uses_tls() => {
+                        return Err(
+                            "is no URL of https, and authorities are named for it".to_owned()
+                        );
+                    }
                     ServerTrust::Verified(None) if protocol.uses_tls() => {
                         return Err(
                             "is a Service with TLS, and no Secret with its ca.crt is named"

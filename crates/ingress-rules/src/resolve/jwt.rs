@@ -35,7 +35,7 @@ impl Resolver<'_> {
             keys,
             cookie: wish.cookie,
             claim_headers: wish.claim_headers,
-            forwards_token: wish.forwards_token,
+            forwards_token: wish.forwards_token.unwrap_or(false),
             realm: self.draft.users.realm.clone().unwrap_or_else(|| REALM.into()),
         })
     }
@@ -55,7 +55,11 @@ impl Resolver<'_> {
             let server = self.auth_server("jwt-keys-url", url, trust);
             let (upstream, url) =
                 server.map_err(|why| ("jwt-keys-url", format!("{url:?} {why}")))?;
-            return Ok(KeySource::Published(Box::new(KeyAddress { upstream, url })));
+            return Ok(KeySource::Published(Box::new(KeyAddress {
+                namespace: self.owner.namespace.clone(),
+                upstream,
+                url,
+            })));
         }
         let secret =
             secret.ok_or_else(|| of_secret("neither it nor jwt-keys-url is set".to_owned()))?;

@@ -62,6 +62,10 @@ async fn verify_with_published_keys(
         worker.shared.published_keys.get(address, Instant::now()).ok_or_else(unavailable)?;
     fetch_if_due(worker, address, &shared, WhyFetch::Age);
     let mut has_waited = false;
+    if shared.borrow().should_await_fetch(Instant::now()) {
+        let _ = shared.subscribe().wait_for(|keys| !keys.is_fetching()).await;
+        has_waited = true;
+    }
     loop {
         let known = shared.borrow().usable(Instant::now()).cloned();
         let verified = known.map(|keys| jwt.verify_token(token, &keys, seconds_now()));
@@ -89,8 +93,8 @@ fn fetch_if_due(worker: &Rc<Worker>, address: &KeyAddress, shared: &SharedKeys, 
         match fetched.unwrap_or_else(|_| Err(format!("no response within {FETCH_LIMIT:?}"))) {
             Ok(keys) => fetch.succeed(keys),
             Err(error) => {
-                let KeyAddress { upstream, url } = &address;
-                tracing::warn!(%upstream, %url, %error, "cannot fetch the keys for tokens");
+                let KeyAddress { namespace, upstream, url } = &address;
+                tracing::warn!(%namespace, %upstream, %url, %error, "cannot fetch the keys for tokens");
             }
         }
     });

@@ -73,8 +73,11 @@ fn fixed(issuer: &Issuer) -> KeySource {
 fn publishing(keys: &Endpoint, endpoint: &Endpoint) -> Config {
     let upstream_name = name("id", UpstreamProtocol::Http1);
     let url = "http://id.test/keys".parse().unwrap();
-    let source =
-        KeySource::Published(Box::new(KeyAddress { upstream: upstream_name.clone(), url }));
+    let source = KeySource::Published(Box::new(KeyAddress {
+        namespace: "default".into(),
+        upstream: upstream_name.clone(),
+        url,
+    }));
     let mut config = policy_config(&[endpoint.address], demanding(source, "shop"));
     config.upstreams.insert(upstream_name, upstream(&[keys.address]));
     let web = name("web", UpstreamProtocol::Http1);
