@@ -21,8 +21,8 @@ pub enum Rejection {
     UnservedRule(StatusCode),
     RateLimit,
     BodyTooLarge,
-    /// There is no valid token.
-    Token,
+    /// There is no valid token: 401. There are several: 400.
+    Token(StatusCode),
     /// There are no keys to verify tokens with: their issuer does not publish them.
     TokenKeys,
     Password,
@@ -59,12 +59,13 @@ impl Rejection {
             Self::Malformed(refusal) => refusal.status(),
             Self::Policy(status)
             | Self::UnservedRule(status)
+            | Self::Token(status)
             | Self::ExternalAuth(status)
             | Self::SignIn(status) => *status,
             Self::Path | Self::RewrittenPath | Self::Host | Self::BrokenBody => {
                 StatusCode::BAD_REQUEST
             }
-            Self::Token | Self::Password => StatusCode::UNAUTHORIZED,
+            Self::Password => StatusCode::UNAUTHORIZED,
             Self::ClientCertificate => StatusCode::FORBIDDEN,
             Self::NoRule => StatusCode::NOT_FOUND,
             Self::SlowBody => StatusCode::REQUEST_TIMEOUT,
@@ -96,7 +97,7 @@ impl Rejection {
             Self::UnservedRule(_) => "rule",
             Self::RateLimit => "rate_limit",
             Self::BodyTooLarge => "body_too_large",
-            Self::Token => "jwt",
+            Self::Token(_) => "jwt",
             Self::TokenKeys => "jwt_keys",
             Self::Password => "basic_auth",
             Self::PasswordBusy => "basic_auth_busy",

@@ -147,8 +147,15 @@ impl Secrets {
     /// Keys that verify tokens, in `jwks.json`. With what is wrong with others.
     pub fn token_keys(&self, name: &ServiceName) -> Result<(KeySet, Vec<String>), String> {
         let document = self.text(name, TOKEN_KEYS)?;
-        let keys = KeySet::parse(document.as_bytes());
-        keys.map_err(|why| format!("{TOKEN_KEYS} of Secret {name} {why}"))
+        let (keys, left_out) = KeySet::parse(document.as_bytes())
+            .map_err(|why| format!("{TOKEN_KEYS} of Secret {name} {why}"))?;
+        if keys.is_empty() {
+            let why = left_out.first().map_or("it is empty", String::as_str);
+            return Err(format!(
+                "{TOKEN_KEYS} of Secret {name} has no key that can be used: {why}"
+            ));
+        }
+        Ok((keys, left_out))
     }
 
     /// Users and password hashes: a file in the key `auth`, or a key for each user. With what is wrong with some.

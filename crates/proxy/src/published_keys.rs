@@ -4,20 +4,27 @@
 //! - Each address is fetched by one worker at a time; no client can make it fetched more often than
 //!   [`PublishedKeys`] allows, or end a fetch.
 //! - A namespace has a bounded number of addresses, and of fetches at the same time: others find room.
+//! - A route's worker looks its address up once. No later request of it waits for others that look something up.
 
+use std::cell::{Cell, OnceCell};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use lb_http::jwt::{KeyAddress, KeySet, PublishedKeys, WhyFetch};
-use lb_limits::{Share, Shares};
+use lb_limits::{Rate, RateLimiter, Share, Shares};
 use tokio::sync::watch;
 
-/// Addresses of one namespace: each may have keys that take 40 KiB.
-const MOST_ADDRESSES: usize = 256;
-/// Fetches at the same time, in all and for one namespace: each may have received a document of 256 KiB.
-const MOST_FETCHES: usize = 64;
-const MOST_FETCHES_PER_NAMESPACE: usize = 8;
+/// Addresses of one namespace: each may have keys that take 50 KiB.
+const MOST_ADDRESSES: usize = 64;
+/// Fetches at the same time, in all and for one namespace: each may have received a document of 256 KiB. Issuers that
+/// hang stop all others only if they are those of 32 namespaces.
+const MOST_FETCHES: usize = 128;
+const MOST_FETCHES_PER_NAMESPACE: usize = 4;
+/// How long a route that found no room does not look for it again.
+const REFUSED: Duration = Duration::from_secs(10);
+/// Of what is logged about missing room.
+const WARNINGS: Rate = Rate::new(Duration::from_secs(1), 10);
 
 /// The keys of one address.
 pub(crate) type SharedKeys = Arc<watch::Sender<PublishedKeys>>;
@@ -26,31 +33,79 @@ pub(crate) type SharedKeys = Arc<watch::Sender<PublishedKeys>>;
 pub(crate) struct PublishedKeyCache {
     by_address: Mutex<HashMap<KeyAddress, SharedKeys>>,
     fetches: Shares<Arc<str>>,
+    /// Of each address.
+    fetch_interval: Duration,
+    warnings: Mutex<RateLimiter<Instant>>,
 }
 
-impl Default for PublishedKeyCache {
-    fn default() -> Self {
-        let fetches = Shares::new(MOST_FETCHES, MOST_FETCHES_PER_NAMESPACE);
-        Self { by_address: Mutex::default(), fetches }
+/// The keys of a route's address, once its worker has looked them up.
+#[derive(Default)]
+pub(crate) struct KeySlot {
+    keys: OnceCell<SharedKeys>,
+    /// When there was no room for them.
+    refused: Cell<Option<Instant>>,
+}
+
+impl KeySlot {
+    /// `address`: always that of the route. `None`: there is no room for its keys.
+    pub fn get(
+        &self,
+        cache: &PublishedKeyCache,
+        address: &KeyAddress,
+        now: Instant,
+    ) -> Option<&SharedKeys> {
+        if let Some(keys) = self.keys.get() {
+            return Some(keys);
+        }
+        if self.refused.get().is_some_and(|at| now.saturating_duration_since(at) < REFUSED) {
+            return None;
+        }
+        let Some(keys) = cache.get(address, now) else {
+            self.refused.set(Some(now));
+            return None;
+        };
+        Some(self.keys.get_or_init(|| keys))
     }
 }
 
 impl PublishedKeyCache {
-    /// `None`: the namespace has too many other addresses.
-    pub fn get(&self, address: &KeyAddress, now: Instant) -> Option<SharedKeys> {
+    pub fn new(fetch_interval: Duration) -> Self {
+        Self {
+            by_address: Mutex::default(),
+            fetches: Shares::new(MOST_FETCHES, MOST_FETCHES_PER_NAMESPACE),
+            fetch_interval,
+            warnings: Mutex::new(RateLimiter::new(WARNINGS)),
+        }
+    }
+
+    /// `None`: the routes of the namespace use too many other addresses.
+    fn get(&self, address: &KeyAddress, now: Instant) -> Option<SharedKeys> {
         let mut by_address = lock(&self.by_address);
         if let Some(known) = by_address.get(address) {
             return Some(known.clone());
         }
-        by_address.retain(|_, keys| Arc::strong_count(keys) > 1 || !keys.borrow().is_expired(now));
-        let namespace = &address.namespace;
-        let count = by_address.keys().filter(|known| known.namespace == *namespace).count();
-        if count >= MOST_ADDRESSES {
+        let is_held = |keys: &SharedKeys| Arc::strong_count(keys) > 1;
+        by_address.retain(|_, keys| is_held(keys) || !keys.borrow().is_expired(now));
+        let is_of_namespace = |known: &KeyAddress| known.namespace == address.namespace;
+        if by_address.keys().filter(|known| is_of_namespace(known)).count() >= MOST_ADDRESSES {
+            // What a new address has replaced is kept for a fault of its issuer only.
+            by_address.retain(|known, keys| is_held(keys) || !is_of_namespace(known));
+        }
+        if by_address.keys().filter(|known| is_of_namespace(known)).count() >= MOST_ADDRESSES {
+            drop(by_address);
+            self.warn(address, "the namespace has keys of too many addresses", now);
             return None;
         }
-        let keys = SharedKeys::default();
+        let keys = Arc::new(watch::Sender::new(PublishedKeys::new(self.fetch_interval)));
         by_address.insert(address.clone(), keys.clone());
         Some(keys)
+    }
+
+    fn warn(&self, address: &KeyAddress, error: &str, now: Instant) {
+        if lock(&self.warnings).take(now) {
+            let KeyAddress { namespace, upstream, url } = address;
+            tracing::warn!(%namespace, %upstream, %url, error, "cannot fetch the keys for tokens");
+        }
     }
 
     /// A fetch that the caller has to make, if one is due.
@@ -64,7 +119,14 @@ impl PublishedKeyCache {
         if !keys.borrow().is_fetch_due(why, now) {
             return None;
         }
-        let share = self.fetches.take(address.namespace.clone())?;
+        let Some(share) = self.fetches.take(address.namespace.clone()) else {
+            self.warn(
+                address,
+                "too many other fetches of the namespace, or in all, are running",
+                now,
+            );
+            return None;
+        };
         let has_begun = keys.send_if_modified(|state| state.begin_fetch(why, now));
         has_begun.then(|| KeyFetch { keys: keys.clone(), fetched: None, _share: share })
     }
@@ -90,7 +152,7 @@ impl Drop for KeyFetch {
     }
 }
 
-/// A panic leaves a map that is still valid.
+/// A panic leaves what is still valid.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -101,6 +163,10 @@ mod tests {
     use lb_http::upstream::UpstreamProtocol;
 
     use super::*;
+
+    fn cache() -> PublishedKeyCache {
+        PublishedKeyCache::new(Duration::from_secs(10))
+    }
 
     fn address(namespace: &str, number: usize) -> KeyAddress {
         let upstream = UpstreamName {
@@ -119,7 +185,7 @@ mod tests {
 
     #[test]
     fn a_namespace_leaves_room_for_the_keys_and_fetches_of_others() {
-        let cache = PublishedKeyCache::default();
+        let cache = cache();
         let now = Instant::now();
         let begin = |address: &KeyAddress| {
             let keys = cache.get(address, now)?;
@@ -134,14 +200,51 @@ mod tests {
         assert!(begin(&address("good", 0)).is_some());
         drop((held, fetches));
         // What failed is forgotten when another one may be tried.
-        let later = now + std::time::Duration::from_secs(60);
+        let later = now + Duration::from_secs(60);
         assert!(cache.get(&address("evil", 1000), later).is_some());
         assert_eq!(lock(&cache.by_address).len(), 1);
     }
 
     #[test]
+    fn issuers_that_hang_stop_no_others() {
+        let cache = cache();
+        let now = Instant::now();
+        let begin = |address: &KeyAddress| {
+            cache.begin_fetch(address, &cache.get(address, now)?, WhyFetch::Age, now)
+        };
+        let hang = |number: usize| begin(&address(&format!("evil-{}", number % 31), number));
+        let fetches: Vec<_> = (0..1000).filter_map(hang).collect();
+        assert_eq!(fetches.len(), 31 * MOST_FETCHES_PER_NAMESPACE);
+        assert!(begin(&address("good", 0)).is_some());
+    }
+
+    #[test]
+    fn a_route_looks_its_address_up_once() {
+        let (cache, now, address) = (cache(), Instant::now(), address("shop", 0));
+        let slot = KeySlot::default();
+        let first = slot.get(&cache, &address, now).unwrap().clone();
+        let locked = lock(&cache.by_address);
+        assert!(Arc::ptr_eq(&first, slot.get(&cache, &address, now).unwrap()));
+        drop(locked);
+        assert!(Arc::ptr_eq(&first, &cache.get(&address, now).unwrap()), "of all workers");
+    }
+
+    #[test]
+    fn a_route_without_room_finds_it_later() {
+        let (cache, now) = (cache(), Instant::now());
+        let of = |number: usize| cache.get(&address("shop", number), now);
+        let mut held: Vec<_> = (0..MOST_ADDRESSES).map(of).collect();
+        let (slot, wanted) = (KeySlot::default(), address("shop", 1000));
+        assert!(slot.get(&cache, &wanted, now).is_none());
+        // Keys that could still be used, but no route does.
+        held.pop();
+        assert!(slot.get(&cache, &wanted, now).is_none(), "not looked for with each request");
+        assert!(slot.get(&cache, &wanted, now + REFUSED).is_some());
+    }
+
+    #[test]
     fn a_fetch_that_is_given_up_ends() {
-        let cache = PublishedKeyCache::default();
+        let cache = cache();
         let (address, now) = (address("shop", 0), Instant::now());
         let keys = cache.get(&address, now).unwrap();
         let fetch = cache.begin_fetch(&address, &keys, WhyFetch::Age, now);

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use lb_http::{Action, Route};
 
 use crate::metrics::{OwnerCounters, WorkerCounters};
+use crate::published_keys::KeySlot;
 use crate::upstream::Endpoints;
 
 #[derive(Default)]
@@ -19,6 +20,8 @@ pub(crate) struct Known {
     /// While it is here, no other route can have its address.
     pub route: Arc<Route>,
     pub counters: Arc<OwnerCounters>,
+    /// For the tokens that the route demands.
+    pub token_keys: KeySlot,
     endpoints: RefCell<Option<Current>>,
     used: Cell<Instant>,
 }
@@ -41,6 +44,7 @@ impl Routes {
             Rc::new(Known {
                 route: route.clone(),
                 counters: counters.owner(Some(&route.owner)),
+                token_keys: KeySlot::default(),
                 endpoints: RefCell::default(),
                 used: Cell::new(now),
             })

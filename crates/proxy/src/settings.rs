@@ -144,6 +144,9 @@ pub struct ProxyLimits {
     /// Octets that an endpoint may send before the body of its response: the head, and interim responses (1xx), which a
     /// hostile endpoint could send without end.
     pub interim_bytes: u64,
+    /// Between the beginnings of two fetches of an issuer's keys: tokens that name unknown ones cause fetches, and a new
+    /// key should not have to wait for long.
+    pub key_fetch_interval: Duration,
 }
 
 impl Default for ProxyLimits {
@@ -178,6 +181,7 @@ impl Default for ProxyLimits {
             upstream_connections: 64,
             upstream_window: 64 << 10,
             interim_bytes: 256 << 10,
+            key_fetch_interval: Duration::from_secs(10),
         }
     }
 }

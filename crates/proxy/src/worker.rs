@@ -58,7 +58,7 @@ impl WorkerContext {
             verifications: Verifications::default(),
             handshakes: Handshakes::new(settings.session_keys.clone())?,
             balancers: Balancers::new(settings.balancing.clone(), config),
-            published_keys: PublishedKeyCache::default(),
+            published_keys: PublishedKeyCache::new(settings.limits.key_fetch_interval),
             settings,
         })
     }

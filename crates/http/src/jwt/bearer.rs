@@ -62,9 +62,9 @@ pub fn bearer_challenge(realm: &str, error: TokenError) -> HeaderValue {
     let text = match error {
         TokenError::Missing => format!("Bearer realm=\"{realm}\""),
         error => {
-            format!(
-                "Bearer realm=\"{realm}\", error=\"invalid_token\", error_description=\"{error}\""
-            )
+            let code =
+                if error == TokenError::Ambiguous { "invalid_request" } else { "invalid_token" };
+            format!("Bearer realm=\"{realm}\", error=\"{code}\", error_description=\"{error}\"")
         }
     };
     HeaderValue::try_from(text).unwrap_or(HeaderValue::from_static("Bearer realm=\"\""))

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use http::{HeaderName, HeaderValue};
-use serde_json::Value;
+use serde_json::{Number, Value};
 
 use super::token_error::TokenError;
 use super::unique_object::UniqueObject;
@@ -84,14 +84,15 @@ impl Claims {
 fn header_text(value: &Value) -> Option<String> {
     match value {
         Value::String(text) => Some(text.clone()),
-        Value::Bool(_) | Value::Number(_) => Some(value.to_string()),
+        Value::Bool(_) => Some(value.to_string()),
+        Value::Number(number) => integer_text(number),
         Value::Array(items) => {
             let item = |item: &Value| match item {
                 Value::String(text) => {
                     let is_whole = !text.contains(',') && text.trim() == text && !text.is_empty();
                     is_whole.then(|| text.clone())
                 }
-                Value::Number(number) => Some(number.to_string()),
+                Value::Number(number) => integer_text(number),
                 _ => None,
             };
             let items: Option<Vec<String>> = items.iter().map(item).collect();
@@ -99,4 +100,9 @@ fn header_text(value: &Value) -> Option<String> {
         }
         Value::Null | Value::Object(_) => None,
     }
+}
+
+/// Other numbers have several texts, and a large integer would be rounded to that of another user.
+fn integer_text(number: &Number) -> Option<String> {
+    (number.is_i64() || number.is_u64()).then(|| number.to_string())
 }

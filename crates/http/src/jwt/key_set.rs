@@ -15,13 +15,16 @@ const MOST_KEYS: usize = 64;
 pub(super) const MOST_CANDIDATES: usize = 4;
 /// Of an RSA key, in octets. Larger ones cost each request more.
 const MODULUS_OCTETS: std::ops::RangeInclusive<usize> = 256..=512;
-/// Of an RSA key: up to 65537 in practice.
-const MOST_EXPONENT_OCTETS: usize = 4;
+/// Of an RSA key. All use 65537, and larger ones cost each request more.
+const MOST_EXPONENT: u32 = 65537;
+/// Of a key's name, in octets: with the number of keys, it bounds what a set takes to 50 KiB.
+pub(super) const MOST_ID_OCTETS: usize = 256;
 
 /// The keys with which an issuer signs.
-#[derive(Default)]
+#[derive(Default, PartialEq, Eq)]
 pub struct KeySet(pub(super) Vec<NamedKey>);
 
+#[derive(PartialEq, Eq)]
 pub(super) struct NamedKey {
     id: Option<String>,
     /// The only one that the key is for.
@@ -36,7 +39,7 @@ pub(super) struct Candidate<'k> {
     pub is_named: bool,
 }
 
-/// Why a document has no keys that can be used.
+/// Why a document is no key set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InvalidKeySet(String);
 
@@ -55,8 +58,8 @@ impl fmt::Debug for KeySet {
 }
 
 impl KeySet {
-    /// The keys that can verify tokens, and why others can't. Others are left out, as RFC 7517 (5) demands; an error says
-    /// why there are none.
+    /// The keys that can verify tokens, and why others can't: those are left out, as RFC 7517 (5) demands. There may be no
+    /// key: an issuer withdraws all of them so.
     pub fn parse(document: &[u8]) -> Result<(Self, Vec<String>), InvalidKeySet> {
         let invalid = |why: &dyn Display| InvalidKeySet(format!("is no JSON Web Key Set: {why}"));
         let document = UniqueObject::parse(document).map_err(|error| invalid(&error))?;
@@ -73,28 +76,28 @@ impl KeySet {
                 Err(why) => left_out.push(format!("keys[{index}] {why}")),
             }
         }
-        if usable.is_empty() {
-            let why = left_out.first().map_or("it is empty", String::as_str);
-            return Err(InvalidKeySet(format!("has no key that can be used: {why}")));
-        }
         Ok((Self(usable), left_out))
     }
 
-    /// The keys that may have signed a token. One that has no name may have signed any.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The keys that may have signed a token, and those first that it names: the caller tries few. A key that has no name
+    /// may have signed any.
     pub(super) fn candidates<'k>(
         &'k self,
         algorithm: Algorithm,
         id: Option<&'k str>,
     ) -> impl Iterator<Item = Candidate<'k>> {
-        let may_have_signed = move |key: &&NamedKey| {
-            algorithm.fits(&key.key)
-                && key.algorithm.is_none_or(|only| only == algorithm)
-                && (key.id.is_none() || id.is_none() || key.id.as_deref() == id)
+        let fits = move |key: &&NamedKey| {
+            algorithm.fits(&key.key) && key.algorithm.is_none_or(|only| only == algorithm)
         };
-        self.0.iter().filter(may_have_signed).map(move |key| Candidate {
-            key: &key.key,
-            is_named: id.is_some() && key.id.as_deref() == id,
-        })
+        let is_named = move |key: &NamedKey| id.is_some() && key.id.as_deref() == id;
+        let fitting = || self.0.iter().filter(fits);
+        let named = fitting().filter(move |key| is_named(key));
+        let others = fitting().filter(move |key| id.is_none() || key.id.is_none());
+        named.chain(others).map(move |key| Candidate { key: &key.key, is_named: is_named(key) })
     }
 }
 
@@ -159,7 +162,11 @@ impl NamedKey {
                 Some(algorithm.ok_or_else(|| format!("is for {name:.20}, which it does not fit"))?)
             }
         };
-        Ok(Self { id: text("kid")?.map(str::to_owned), algorithm, key })
+        let id = text("kid")?;
+        if id.is_some_and(|id| id.len() > MOST_ID_OCTETS) {
+            return Err(format!("has a kid of more than {MOST_ID_OCTETS} octets"));
+        }
+        Ok(Self { id: id.map(str::to_owned), algorithm, key })
     }
 }
 
@@ -168,11 +175,13 @@ fn check_rsa(key: &PublicKey) -> Result<(), String> {
     if !MODULUS_OCTETS.contains(&modulus.len()) {
         return Err(format!("has {} bits; 2048 to 4096 are possible", 8 * modulus.len()));
     }
-    let is_odd = exponent.last().is_some_and(|octet| octet % 2 == 1);
-    if exponent.len() > MOST_EXPONENT_OCTETS || !is_odd || *exponent == [1] {
-        return Err("has an exponent that is not possible".to_owned());
+    let number = exponent.iter().try_fold(0_u32, |number, octet| {
+        number.checked_mul(256).map(|number| number + u32::from(*octet))
+    });
+    match number {
+        Some(3..=MOST_EXPONENT) if exponent.last().is_some_and(|octet| octet % 2 == 1) => Ok(()),
+        _ => Err(format!("has no odd exponent from 3 to {MOST_EXPONENT}")),
     }
-    Ok(())
 }
 
 /// Some issuers write them.

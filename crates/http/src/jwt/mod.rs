@@ -6,11 +6,12 @@
 //! - A token chooses neither the kind of its key nor where the key comes from: its header only has the algorithm and the
 //!   name of a key that the issuer has published.
 //! - Nothing of a token is used before its signature is verified, except its header.
-//! - What a token says twice, or a part that must be understood (`crit`), makes it invalid.
+//! - A member that a token's header or claims have twice, or a part that must be understood (`crit`), makes it invalid.
+//!   Objects inside of claims are not looked into, and are no headers of endpoints.
 //! - Endpoints get headers of claims, and tokens, from the proxy only.
 //!
 //! The work for a request is bounded: a token has at most [`MOST_TOKEN_OCTETS`], and at most four keys of at most 4096 bits
-//! are tried.
+//! (exponent up to 65537) are tried.
 
 mod algorithm;
 mod bearer;

@@ -1,16 +1,15 @@
 //! When the keys that an issuer publishes are fetched, and how long they are used.
 //!
 //! Invariants:
-//! - One fetch at a time, and at most one in [`FETCH_INTERVAL`], whatever clients send.
+//! - One fetch at a time, and at most one in an interval, whatever clients send.
 //! - A fetch that fails changes no keys. Keys without a successful fetch for [`KEPT`] are not used any more.
+//! - What the issuer has withdrawn is not used after a fetch, also if it has withdrawn all keys.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::key_set::KeySet;
 
-/// Between the beginnings of two fetches.
-const FETCH_INTERVAL: Duration = Duration::from_secs(10);
 /// How long keys are used before requests cause them to be fetched again, in the background.
 const FRESH: Duration = Duration::from_secs(300);
 /// When keys are so old that requests wait for a fetch: after an hour without requests, withdrawn keys must not count.
@@ -20,9 +19,12 @@ const STALE: Duration = Duration::from_secs(600);
 const KEPT: Duration = Duration::from_secs(86_400);
 
 /// The keys of one address, as of its last good response.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct PublishedKeys {
+    /// At least one key.
     current: Option<(Arc<KeySet>, Instant)>,
+    /// Between the beginnings of two fetches.
+    interval: Duration,
     /// When the last fetch began.
     tried: Option<Instant>,
     is_fetching: bool,
@@ -38,6 +40,11 @@ pub enum WhyFetch {
 }
 
 impl PublishedKeys {
+    /// `interval`: the least time between the beginnings of two fetches.
+    pub fn new(interval: Duration) -> Self {
+        Self { current: None, interval, tried: None, is_fetching: false }
+    }
+
     pub fn usable(&self, now: Instant) -> Option<&Arc<KeySet>> {
         let (keys, fetched) = self.current.as_ref()?;
         (now.saturating_duration_since(*fetched) < KEPT).then_some(keys)
@@ -58,7 +65,7 @@ impl PublishedKeys {
         let passed = |since: Instant| now.saturating_duration_since(since);
         let is_fresh = self.current.as_ref().is_some_and(|(_, at)| passed(*at) < FRESH);
         let is_needed = !is_fresh || why == WhyFetch::UnknownKey;
-        is_needed && !self.is_fetching && self.tried.is_none_or(|at| passed(at) >= FETCH_INTERVAL)
+        is_needed && !self.is_fetching && self.tried.is_none_or(|at| passed(at) >= self.interval)
     }
 
     /// Whether the caller has to fetch the keys, and then to call [`Self::end_fetch`].
@@ -71,11 +78,15 @@ impl PublishedKeys {
         is_due
     }
 
-    /// `None`: there was no usable response.
+    /// `None`: there was no usable response. Keys that have not changed are the same ones afterwards, so that no token is
+    /// tried with them again.
     pub fn end_fetch(&mut self, keys: Option<KeySet>, now: Instant) {
         self.is_fetching = false;
-        if let Some(keys) = keys {
-            self.current = Some((Arc::new(keys), now));
+        let Some(keys) = keys else { return };
+        let before = self.current.take().map(|(before, _)| before);
+        if !keys.is_empty() {
+            let unchanged = before.filter(|before| **before == keys);
+            self.current = Some((unchanged.unwrap_or_else(|| Arc::new(keys)), now));
         }
     }
 
@@ -84,7 +95,7 @@ impl PublishedKeys {
         let passed = |since: Instant| now.saturating_duration_since(since);
         !self.is_fetching
             && self.usable(now).is_none()
-            && self.tried.is_none_or(|at| passed(at) >= FETCH_INTERVAL)
+            && self.tried.is_none_or(|at| passed(at) >= self.interval)
     }
 }
 
@@ -99,6 +110,10 @@ mod tests {
         Some(KeySet::parse(JWKS).unwrap().0)
     }
 
+    fn published() -> PublishedKeys {
+        PublishedKeys::new(seconds(10))
+    }
+
     fn seconds(seconds: u64) -> Duration {
         Duration::from_secs(seconds)
     }
@@ -106,7 +121,7 @@ mod tests {
     #[test]
     fn keys_are_fetched_again_when_they_are_old_and_not_before() {
         let start = Instant::now();
-        let mut published = PublishedKeys::default();
+        let mut published = published();
         assert!(published.begin_fetch(WhyFetch::Age, start));
         assert!(!published.begin_fetch(WhyFetch::Age, start + seconds(60)), "one at a time");
         published.end_fetch(keys(), start + seconds(60));
@@ -118,7 +133,7 @@ mod tests {
     #[test]
     fn unknown_keys_cause_one_fetch_in_ten_seconds() {
         let start = Instant::now();
-        let mut published = PublishedKeys::default();
+        let mut published = published();
         published.begin_fetch(WhyFetch::Age, start);
         published.end_fetch(keys(), start);
         let mut fetches = 0;
@@ -136,7 +151,7 @@ mod tests {
     #[test]
     fn stale_keys_are_used_only_if_a_fetch_has_failed() {
         let start = Instant::now();
-        let mut published = PublishedKeys::default();
+        let mut published = published();
         published.begin_fetch(WhyFetch::Age, start);
         assert!(published.should_await_fetch(start));
         published.end_fetch(keys(), start);
@@ -152,10 +167,43 @@ mod tests {
         assert!(!published.should_await_fetch(later) && published.usable(later).is_some());
     }
 
+    /// Also if it has none left, or only symmetric ones.
+    #[test]
+    fn what_an_issuer_has_withdrawn_is_not_used() {
+        let start = Instant::now();
+        for document in [r#"{"keys": []}"#, r#"{"keys": [{"kty": "oct", "k": "AAAA"}]}"#] {
+            let mut published = published();
+            published.begin_fetch(WhyFetch::Age, start);
+            published.end_fetch(keys(), start);
+            let later = start + seconds(300);
+            assert!(published.begin_fetch(WhyFetch::Age, later));
+            published.end_fetch(Some(KeySet::parse(document.as_bytes()).unwrap().0), later);
+            assert!(published.usable(later).is_none(), "{document}");
+            // Asked again as if nothing had been received.
+            assert!(!published.is_fetch_due(WhyFetch::Age, later));
+            assert!(published.begin_fetch(WhyFetch::Age, later + seconds(10)));
+            assert!(published.should_await_fetch(later + seconds(10)));
+        }
+    }
+
+    #[test]
+    fn unchanged_keys_are_the_same_ones() {
+        let start = Instant::now();
+        let mut published = published();
+        published.end_fetch(keys(), start);
+        let before = published.usable(start).unwrap().clone();
+        let later = start + seconds(86_399);
+        published.end_fetch(keys(), later);
+        assert!(Arc::ptr_eq(&before, published.usable(later + seconds(60)).unwrap()));
+        let changed = str::from_utf8(JWKS).unwrap().replace("\"OKP\"", "\"OKP\", \"kid\": \"a\"");
+        published.end_fetch(Some(KeySet::parse(changed.as_bytes()).unwrap().0), later);
+        assert!(!Arc::ptr_eq(&before, published.usable(later).unwrap()));
+    }
+
     #[test]
     fn the_last_good_keys_stay_for_a_day_and_no_longer() {
         let start = Instant::now();
-        let mut published = PublishedKeys::default();
+        let mut published = published();
         published.begin_fetch(WhyFetch::Age, start);
         published.end_fetch(keys(), start);
         for hour in 1..24 {

@@ -5,7 +5,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
 use super::algorithm::Algorithm;
 use super::claims::Claims;
-use super::key_set::{KeySet, MOST_CANDIDATES};
+use super::key_set::{KeySet, MOST_CANDIDATES, MOST_ID_OCTETS};
 use super::token_error::TokenError;
 use super::unique_object::UniqueObject;
 
@@ -37,7 +37,10 @@ impl<'t> SignedToken<'t> {
         let algorithm = header.text("alg").and_then(Algorithm::parse);
         let key_id = match header.get("kid") {
             None => None,
-            Some(id) => Some(id.as_str().ok_or(TokenError::Malformed)?.to_owned()),
+            Some(id) => {
+                let id = id.as_str().filter(|id| id.len() <= MOST_ID_OCTETS);
+                Some(id.ok_or(TokenError::Malformed)?.to_owned())
+            }
         };
         Ok(Self {
             algorithm: algorithm.ok_or(TokenError::Algorithm)?,

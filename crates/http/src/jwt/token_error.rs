@@ -2,6 +2,8 @@
 
 use std::fmt::{self, Display};
 
+use http::StatusCode;
+
 /// Why a request has no valid token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TokenError {
@@ -24,6 +26,16 @@ pub enum TokenError {
     Audience,
     /// A claim that endpoints get by a header cannot be written as one without change.
     ClaimHeader,
+}
+
+impl TokenError {
+    /// Several tokens are a mistake of the request, whatever the tokens are (RFC 6750, 3.1).
+    pub fn status(self) -> StatusCode {
+        match self {
+            Self::Ambiguous => StatusCode::BAD_REQUEST,
+            _ => StatusCode::UNAUTHORIZED,
+        }
+    }
 }
 
 impl Display for TokenError {

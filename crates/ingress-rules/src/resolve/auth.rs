@@ -13,6 +13,7 @@ use super::super::resolved::Clients;
 use super::Resolver;
 
 pub(super) const REALM: &str = "Authentication required";
+const MUST_BE_HTTPS: &str = "is outside of the cluster, so it must be a URL of https";
 
 /// Whether a server must prove who it is.
 #[derive(Clone, Debug)]
@@ -111,6 +112,7 @@ impl Resolver<'_> {
         let port: Arc<str> = url.port_u16().unwrap_or(default).to_string().into();
         let allowed = self.is_allowed(&host);
         let field = self.field(annotation);
+        let in_clear = matches!(trust, ServerTrust::Verified(_)) && !protocol.uses_tls();
         let upstream = match self.service_of(&host) {
             Some(service) if service.namespace == self.name.namespace || allowed => {
                 let authorities = match trust {
@@ -127,13 +129,14 @@ impl Resolver<'_> {
                     }
                     trust => trust.authorities(),
                 };
+                if in_clear && self.is_external_name(&service) {
+                    return Err(MUST_BE_HTTPS.to_owned());
+                }
                 self.service_upstream(&service, &port, protocol, authorities, &field)?
             }
             None if allowed => {
-                if matches!(trust, ServerTrust::Verified(_)) && !protocol.uses_tls() {
-                    return Err(
-                        "is outside of the cluster, so it must be a URL of https".to_owned()
-                    );
+                if in_clear {
+                    return Err(MUST_BE_HTTPS.to_owned());
                 }
                 let tls = protocol.uses_tls().then(|| UpstreamTls {
                     server_name: Some((&*host).into()),

@@ -146,6 +146,13 @@ impl Resolver<'_> {
         upstream
     }
 
+    /// Whether the Service only is a name of a host outside of the cluster.
+    pub(crate) fn is_external_name(&mut self, service: &ServiceName) -> bool {
+        self.services.insert(service.clone());
+        let spec = self.objects.service(service).and_then(|object| object.spec.as_ref());
+        spec.is_some_and(|spec| spec.type_.as_deref() == Some("ExternalName"))
+    }
+
     /// An upstream for TLS or plain text as a URL asks for.
     pub(crate) fn service_upstream(
         &mut self,

@@ -180,7 +180,7 @@ async fn respond(
             }
             RouteCheck::Length(most) => check_length(&parts.headers, most)?,
             RouteCheck::Token(jwt) => {
-                let verified = token::verify_token(worker, jwt, &parts.headers);
+                let verified = token::verify_token(worker, &known.token_keys, jwt, &parts.headers);
                 token = Some(Box::new(Box::pin(verified).await?));
             }
             RouteCheck::Password(basic) => {

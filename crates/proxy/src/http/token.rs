@@ -4,6 +4,7 @@
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use http::header::{ACCEPT, CONTENT_ENCODING, WWW_AUTHENTICATE};
@@ -23,7 +24,7 @@ use super::deadline;
 use super::outbound::Outbound;
 use super::reply::OwnResponse;
 use crate::body::BodySource;
-use crate::published_keys::SharedKeys;
+use crate::published_keys::{KeySlot, SharedKeys};
 use crate::upstream::{EndpointResponseBody, Wanted};
 use crate::worker::Worker;
 
@@ -33,54 +34,58 @@ const MOST_DOCUMENT_OCTETS: usize = 256 << 10;
 
 pub(crate) async fn verify_token(
     worker: &Rc<Worker>,
+    slot: &KeySlot,
     jwt: &JwtAuth,
     headers: &HeaderMap,
 ) -> Result<VerifiedToken, OwnResponse> {
     let refused = |error: TokenError| {
         let challenge = bearer_challenge(&jwt.realm, error);
-        OwnResponse::from(Rejection::Token).with(WWW_AUTHENTICATE, challenge)
+        OwnResponse::from(Rejection::Token(error.status())).with(WWW_AUTHENTICATE, challenge)
     };
     let token = jwt.read_token(headers).map_err(refused)?;
     match &jwt.keys {
         KeySource::Fixed(keys) => jwt.verify_token(&token, keys, seconds_now()),
         KeySource::Published(address) => {
-            verify_with_published_keys(worker, jwt, address, &token).await?
+            verify_with_published_keys(worker, slot, jwt, address, &token).await?
         }
     }
     .map_err(refused)
 }
 
-/// Waits for keys if there are none, or if the token names an unknown one and a fetch is made for it.
+/// Waits for keys if there are none, or if the token names an unknown one and a fetch is made for it. The token is tried
+/// with the same keys once.
 async fn verify_with_published_keys(
     worker: &Rc<Worker>,
+    slot: &KeySlot,
     jwt: &JwtAuth,
     address: &KeyAddress,
     token: &PresentedToken<'_>,
 ) -> Result<Result<VerifiedToken, TokenError>, OwnResponse> {
     let unavailable = || OwnResponse::from(Rejection::TokenKeys);
-    let shared =
-        worker.shared.published_keys.get(address, Instant::now()).ok_or_else(unavailable)?;
-    fetch_if_due(worker, address, &shared, WhyFetch::Age);
-    let mut has_waited = false;
-    if shared.borrow().should_await_fetch(Instant::now()) {
-        let _ = shared.subscribe().wait_for(|keys| !keys.is_fetching()).await;
-        has_waited = true;
+    let now = Instant::now();
+    let shared = slot.get(&worker.shared.published_keys, address, now).ok_or_else(unavailable)?;
+    let usable = || shared.borrow().usable(Instant::now()).cloned();
+    let verify = |keys: &KeySet| jwt.verify_token(token, keys, seconds_now());
+    fetch_if_due(worker, address, shared, WhyFetch::Age);
+    let has_waited = shared.borrow().should_await_fetch(now);
+    if has_waited {
+        await_fetch(shared).await;
     }
-    loop {
-        let known = shared.borrow().usable(Instant::now()).cloned();
-        let verified = known.map(|keys| jwt.verify_token(token, &keys, seconds_now()));
-        match verified {
-            Some(Err(TokenError::UnknownKey)) if !has_waited => {
-                fetch_if_due(worker, address, &shared, WhyFetch::UnknownKey);
-            }
-            Some(result) => return Ok(result),
-            None if has_waited => return Err(unavailable()),
-            None => {}
-        }
-        // At once if none is being made. It fails only if there is no sender any more.
-        let _ = shared.subscribe().wait_for(|keys| !keys.is_fetching()).await;
-        has_waited = true;
+    let tried = usable().ok_or_else(unavailable)?;
+    let verified = verify(&tried);
+    if has_waited || !matches!(verified, Err(TokenError::UnknownKey)) {
+        return Ok(verified);
     }
+    fetch_if_due(worker, address, shared, WhyFetch::UnknownKey);
+    await_fetch(shared).await;
+    let current = usable().ok_or_else(unavailable)?;
+    Ok(if Arc::ptr_eq(&current, &tried) { verified } else { verify(&current) })
+}
+
+/// Returns at once if none is being made.
+async fn await_fetch(shared: &SharedKeys) {
+    // It fails only if there is no sender any more.
+    let _ = shared.subscribe().wait_for(|keys| !keys.is_fetching()).await;
 }
 
 /// In a task of its own, which does not end with the client's request.
@@ -136,7 +141,12 @@ async fn fetch_keys(worker: &Rc<Worker>, address: &KeyAddress) -> Result<KeySet,
     }
     let document = read_document(response.into_body()).await?;
     let (keys, left_out) = KeySet::parse(&document).map_err(|why| format!("the document {why}"))?;
-    tracing::debug!(upstream = %address.upstream, ?keys, ?left_out, "fetched the keys for tokens");
+    let KeyAddress { namespace, upstream, url } = address;
+    if keys.is_empty() {
+        tracing::warn!(%namespace, %upstream, %url, ?left_out, "the issuer publishes no key that can be used");
+    } else {
+        tracing::debug!(%namespace, %upstream, %url, ?keys, ?left_out, "fetched the keys for tokens");
+    }
     Ok(keys)
 }
 

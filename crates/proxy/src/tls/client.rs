@@ -1,7 +1,7 @@
 //! TLS with endpoints.
 
 use std::net::IpAddr;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use lb_connections::AnyCertificate;
 use lb_http::upstream::{Authorities, UpstreamProtocol, UpstreamTls};
@@ -32,13 +32,12 @@ impl EndpointTls {
             .map_err(|e| e.to_string())?;
         let roots = match &tls.authorities {
             Authorities::Any => None,
-            Authorities::Public => Some(public_roots()),
-            Authorities::Pem(pem) => Some(parse_roots(pem)?),
+            Authorities::Public => Some(PUBLIC_ROOTS.clone()),
+            Authorities::Pem(pem) => Some(Arc::new(parse_roots(pem)?)),
         };
         let builder = match roots {
             Some(roots) => {
-                let verifier =
-                    WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider);
+                let verifier = WebPkiServerVerifier::builder_with_provider(roots, provider);
                 let verifier = match &tls.revoked {
                     Some(pem) => verifier
                         .with_crls(revocation_lists(pem.as_bytes()).map_err(|e| e.to_string())?)
@@ -80,11 +79,12 @@ impl EndpointTls {
     }
 }
 
-fn public_roots() -> RootCertStore {
+/// Parsed once for all upstreams.
+static PUBLIC_ROOTS: LazyLock<Arc<RootCertStore>> = LazyLock::new(|| {
     let mut roots = RootCertStore::empty();
     roots.add_parsable_certificates(webpki_root_certs::TLS_SERVER_ROOT_CERTS.iter().cloned());
-    roots
-}
+    Arc::new(roots)
+});
 
 fn parse_roots(pem: &str) -> Result<RootCertStore, String> {
     let mut roots = RootCertStore::empty();

@@ -125,6 +125,11 @@ fn a_token_opens_a_route_and_endpoints_get_its_claims() {
     let names: Vec<_> = request.headers.iter().map(|(name, _)| name.to_lowercase()).collect();
     assert!(!names.iter().any(|name| name.contains("role") || name.contains('_')), "{names:?}");
 
+    let twice = format!("Cookie: token={token}; token={token}\r\n");
+    let response = get(&world, &twice);
+    assert_eq!(response.status, 400);
+    assert!(challenge(&response).unwrap().contains("error=\"invalid_request\""));
+
     assert_eq!(get(&world, &format!("Cookie: a=1; token={token}\r\n")).status, 200);
     assert_eq!(endpoint.requests()[1].header("cookie"), Some("a=1"));
 }
@@ -228,28 +233,54 @@ fn write(stream: &mut TcpStream, text: &str) {
     let _ = stream.write_all(text.as_bytes());
 }
 
+/// Each unknown key causes a fetch.
+fn fetching_always(config: Config) -> World {
+    World::with(config, |settings| settings.limits.key_fetch_interval = Duration::ZERO)
+}
+
 #[test]
 fn a_new_key_is_found_and_a_fault_of_the_issuer_changes_nothing() {
     let (old, new) = (Issuer::new(), Issuer::new());
     let document = Arc::new(Mutex::new(Some(old.document("old"))));
     let keys = issuer_of(&document);
     let endpoint = Endpoint::named("web");
-    let world = World::start(publishing(&keys, &endpoint));
+    let world = fetching_always(publishing(&keys, &endpoint));
     let (with_old, with_new) = (old.token("old", "shop"), new.token("new", "shop"));
     assert_eq!(get_with(&world, &with_old), 200);
     assert_eq!(keys.count(), 1);
 
     *document.lock().unwrap() = None;
-    wait_until("a fetch for the unknown key", || {
-        assert_eq!(get_with(&world, &with_new), 401);
-        keys.count() == 2
-    });
+    assert_eq!(get_with(&world, &with_new), 401);
+    assert_eq!(keys.count(), 2);
     assert_eq!(get_with(&world, &with_old), 200);
+    assert_eq!(keys.count(), 2);
 
     *document.lock().unwrap() = Some(new.document("new"));
-    wait_until("the new key", || get_with(&world, &with_new) == 200);
-    assert_eq!(get_with(&world, &with_old), 401);
+    assert_eq!(get_with(&world, &with_new), 200);
     assert_eq!(keys.count(), 3);
+    assert_eq!(get_with(&world, &with_old), 401);
+}
+
+/// As after the theft of its keys.
+#[test]
+fn an_issuer_can_withdraw_all_of_its_keys() {
+    let (issuer, other) = (Issuer::new(), Issuer::new());
+    for empty in [r#"{"keys": []}"#, r#"{"keys": [{"kty": "oct", "kid": "a", "k": "AAAA"}]}"#] {
+        let document = Arc::new(Mutex::new(Some(issuer.document("a"))));
+        let keys = issuer_of(&document);
+        let endpoint = Endpoint::named("web");
+        let world = fetching_always(publishing(&keys, &endpoint));
+        let token = issuer.token("a", "shop");
+        assert_eq!(get_with(&world, &token), 200);
+        *document.lock().unwrap() = Some(empty.to_owned());
+        assert_eq!(get_with(&world, &other.token("b", "shop")), 503);
+        // Nor while it has a fault.
+        *document.lock().unwrap() = None;
+        assert_eq!(get_with(&world, &token), 503);
+        *document.lock().unwrap() = Some(issuer.document("a"));
+        assert_eq!(get_with(&world, &token), 200);
+        assert_eq!(endpoint.count(), 2);
+    }
 }
 
 #[test]

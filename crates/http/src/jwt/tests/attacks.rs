@@ -133,7 +133,7 @@ fn a_token_brings_no_key_along() {
 fn the_name_of_a_key_is_only_compared() {
     let (known, evil) = (Signer::ed25519(), Signer::ed25519());
     let keys = key_set(&json!([known.key("a")]));
-    let long = "a".repeat(4000);
+    let long = "a".repeat(256);
     for id in ["../../../../dev/null", "a' OR '1'='1", "a\0", "A", " a", "", "a\r\nX-A: b", &long] {
         let token = evil.token(&json!({"alg": "EdDSA", "kid": id}), &valid_claims());
         assert_eq!(verify(&token, &keys), Err(TokenError::UnknownKey), "{id:?}");

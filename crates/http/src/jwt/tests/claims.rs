@@ -81,12 +81,20 @@ fn claims_become_headers_as_they_are_or_not_at_all() {
         let headers = claims.headers(&[("c".into(), HeaderName::from_static("x-c"))])?;
         Ok(headers.first().map(|(_, value)| String::from_utf8(value.as_bytes().into()).unwrap()))
     };
-    let cases: [(Value, Result<Option<&str>, TokenError>); 18] = [
+    let cases: [(Value, Result<Option<&str>, TokenError>); 25] = [
         (json!("ann"), Ok(Some("ann"))),
         (json!("Jos\u{e9}"), Ok(Some("Jos\u{e9}"))),
         (json!("a, b"), Ok(Some("a, b"))),
         (json!(""), Ok(Some(""))),
         (json!(7), Ok(Some("7"))),
+        (json!(-7), Ok(Some("-7"))),
+        (json!(u64::MAX), Ok(Some("18446744073709551615"))),
+        // One more, which is rounded as some others are.
+        (serde_json::from_str("18446744073709551616").unwrap(), refused),
+        (json!(7.0), refused),
+        (json!(1.5), refused),
+        (json!(1e21), refused),
+        (json!(["a", 1.5]), refused),
         (json!(true), Ok(Some("true"))),
         (json!(["a", "b", 3]), Ok(Some("a,b,3"))),
         (json!([]), Ok(Some(""))),

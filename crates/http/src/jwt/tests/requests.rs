@@ -109,4 +109,10 @@ fn clients_are_told_what_is_wrong_with_their_token() {
         challenge(TokenError::Expired),
         "Bearer realm=\"a b\", error=\"invalid_token\", error_description=\"the token has expired\""
     );
+    assert_eq!(TokenError::Expired.status(), 401);
+    assert_eq!(
+        challenge(TokenError::Ambiguous),
+        "Bearer realm=\"a b\", error=\"invalid_request\", error_description=\"there are several tokens\""
+    );
+    assert_eq!(TokenError::Ambiguous.status(), 400);
 }
