@@ -88,6 +88,8 @@ impl FuzzedHost {
         frame.resolves = matches!(hook, Hook::Stack | Hook::Workload);
         // A kernel runs packets on the loopback interface, which has this address.
         frame.received = hook == Hook::Stack && bytes.starts_with(&[0; 6]);
+        // BPF_PROG_TEST_RUN has packets that arrived on no device.
+        frame.sent_here = hook == Hook::Reverse;
         if hook == Hook::Workload {
             frame.role = Role::Workload;
         }

@@ -27,8 +27,8 @@ use lb_common::layout::{Ending, Reason};
 
 use crate::maps::{TC_STAGES, XDP_STAGES};
 use crate::packet::{
-    Origin, TcPacket, XdpPacket, frame_of, is_of_vlan, mark_of_xdp, redirect, redirect_resolved,
-    remove_priority,
+    Origin, TcPacket, XdpPacket, frame_of, is_of_vlan, mark_of_xdp, redirect, redirect_into,
+    redirect_resolved, remove_priority,
 };
 use crate::tables::KernelTables;
 
@@ -262,6 +262,7 @@ fn tc_action_of<const STAGE: bool>(verdict: Verdict, packet: TcPacket<STAGE>) ->
         Verdict::Pass | Verdict::Defer | Verdict::Yield => TC_ACT_UNSPEC,
         Verdict::Decline => tc_end(packet, TC_ACT_UNSPEC),
         Verdict::Drop => tc_end(packet, TC_ACT_SHOT),
+        Verdict::Transmit if packet.role() == Role::Node => redirect_into(packet.device()),
         Verdict::Transmit => redirect(packet.device()),
         Verdict::Redirect => redirect(packet.left_by()),
         Verdict::Resolve => redirect_resolved(packet.left_by()),

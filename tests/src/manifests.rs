@@ -49,6 +49,10 @@ impl Service {
         self.port("UDP", port, target)
     }
 
+    pub fn sctp(self, port: u16, target: u16) -> Self {
+        self.port("SCTP", port, target)
+    }
+
     fn port(mut self, protocol: &str, port: u16, target: u16) -> Self {
         let name = format!("{}-{port}", protocol.to_lowercase());
         self.ports.push(json!({"name": name, "port": port, "protocol": protocol}));

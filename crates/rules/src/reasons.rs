@@ -46,8 +46,8 @@ pub fn explain_reason(reason: Reason) -> ReasonExplanation {
         ),
         Reason::Fragment => (
             Passed,
-            "a fragment whose first fragment was not seen, or a fragment of SCTP",
-            "The fragments took different routes, or the first was lost. Check ECMP on the routers in front, and let senders keep packets below the path MTU. Fragmented SCTP is not supported.",
+            "a fragment whose first fragment was not seen, or of SCTP whose port would change",
+            "The fragments took different routes, or the first was lost. Check ECMP on the routers in front, and let senders keep packets below the path MTU. For SCTP, make targetPort equal to the port.",
         ),
         Reason::UnknownProtocol => (
             Passed,

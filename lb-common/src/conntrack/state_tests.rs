@@ -258,6 +258,55 @@ fn sctp_is_judged_by_its_verification_tag() {
     assert_eq!(flow.pass(Forward, RST, 0, tag), Reset);
 }
 
+/// The client has repeated its INIT, and uses the cookie that comes first.
+#[test]
+fn either_of_two_sctp_handshakes_counts() {
+    for used in [100, 200] {
+        let mut flow = FlowWithTime::begin(protocol::SCTP, false, SYN);
+        flow.pass(Reverse, SYN_ACK, 100 - 1, 5);
+        flow.pass(Forward, SYN, 0, 0);
+        flow.pass(Reverse, SYN_ACK, 200 - 1, 5);
+        assert_eq!(flow.pass(Forward, 0, 0, 300), SynReceived);
+        assert_eq!(flow.pass(Forward, 0, 0, used), Established);
+        assert_eq!(
+            flow.pass(Forward, RST, 0, 300 - used),
+            Established,
+            "only the one that is used"
+        );
+        assert_eq!(flow.pass(Forward, RST, 0, used), Reset);
+    }
+}
+
+/// A client has started anew with the port of an association that its server still has.
+#[test]
+fn a_restarted_sctp_association_ends_by_its_new_tag() {
+    let mut flow = established_sctp(100);
+    assert_eq!(flow.pass(Forward, SYN, 0, 0), Established);
+    assert_eq!(flow.pass(Reverse, SYN_ACK, 200 - 1, 6), Established);
+    assert_eq!(flow.pass(Forward, 0, 0, 200), Established);
+    assert_eq!(flow.pass(Forward, FIN, 0, 300), Established);
+    assert_eq!(flow.pass(Forward, FIN, 0, 200), FinFromClient);
+}
+
+/// The server replies to each INIT, whoever has sent it, with a tag that its sender does not learn.
+#[test]
+fn forged_inits_do_not_hide_the_end_of_an_sctp_association() {
+    let mut flow = established_sctp(100);
+    for offered in 1000..1100 {
+        flow.pass(Forward, SYN, 0, 0);
+        assert_eq!(flow.pass(Reverse, SYN_ACK, offered - 1, 6), Established);
+    }
+    assert_eq!(flow.pass(Forward, RST, 0, 1000), Established);
+    assert_eq!(flow.pass(Forward, RST, 0, 100), Reset);
+}
+
+fn established_sctp(tag: u32) -> FlowWithTime {
+    let mut flow = FlowWithTime::begin(protocol::SCTP, false, SYN);
+    flow.pass(Reverse, SYN_ACK, tag - 1, 5);
+    assert_eq!(flow.pass(Forward, 0, 0, tag), Established);
+    flow
+}
+
 /// Every state is reached, and no event leads from one kind of flow to another.
 #[test]
 fn transitions_stay_within_their_kind() {

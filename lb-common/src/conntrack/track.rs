@@ -7,15 +7,17 @@
 //! - Once both sides have closed, a client's packet far from the positions of both belongs to a later
 //!   connection from the same port.
 //! - SCTP is expressed in terms of TCP: its verification tag takes the place of the acknowledgement
-//!   number.
+//!   number. The backend offers a new tag with each INIT-ACK, and the client uses one of them: an INIT that was
+//!   repeated, or of a client that has started anew, must not hide the end of the association. So an INIT that
+//!   was forged does not, either.
 //!
 //! [`FlowEntry::track`](crate::layout::FlowEntry) is stored between packets:
 //!
 //! | states | track |
 //! | --- | --- |
 //! | `SynSent` | the SYN's sequence number |
-//! | `SynReceived` | what the client must acknowledge |
-//! | `Established`, `Fin…`, `TimeWait`, `Reset` | high halves of the client's sequence number (low 16 bits) and the backend's (high 16 bits); of SCTP the backend's verification tag |
+//! | `SynReceived` | what the client must acknowledge; of SCTP the last tag that the backend has offered (high 16 bits) and the one before (low 16 bits), both shortened |
+//! | `Established`, `Fin…`, `TimeWait`, `Reset` | high halves of the client's sequence number (low 16 bits) and the backend's (high 16 bits); of SCTP the tag that the client has used (low 16 bits) and the last one that the backend has offered (high 16 bits), both shortened |
 //! | `PickedUp`, `Probation`, `OneWay…` | high half of the client's sequence number (low 16 bits), and the start time in units of 4.3 s (high 16 bits) |
 //! | `Datagram…` | the start time, in [`Ticks`] |
 
@@ -31,7 +33,7 @@ use crate::verifier::opaque;
 pub struct Signal {
     /// TCP's flags, or the equivalent ones of an SCTP packet; 0 for datagrams.
     pub flags: u8,
-    /// TCP's sequence number; of an SCTP INIT-ACK the initiate tag less one.
+    /// TCP's sequence number; of an SCTP INIT-ACK the initiate tag, which it offers, less one.
     pub sequence: u32,
     /// TCP's acknowledgement; SCTP's verification tag.
     pub acknowledgement: u32,
@@ -118,6 +120,27 @@ const CLOSED: (u16, u16) = (1024, 1024);
 #[inline(always)]
 const fn high_half(sequence: u32) -> u32 {
     sequence >> 16
+}
+
+/// An SCTP verification tag in 16 bits.
+#[inline(always)]
+const fn shortened(tag: u32) -> u32 {
+    (tag ^ tag >> 16) & 0xffff
+}
+
+/// Whether a client's packet has one of the tags that its backend has offered.
+#[inline(always)]
+const fn has_known_tag(track: u32, signal: &Signal) -> bool {
+    let tag = shortened(signal.acknowledgement);
+    tag == track & 0xffff || tag == track >> 16
+}
+
+/// The track of an SCTP flow in a state after an INIT-ACK. The tag that the client has used is kept.
+#[inline(always)]
+fn track_after_offer(state: u32, track: u32, signal: &Signal) -> u32 {
+    let tag = shortened(signal.sequence.wrapping_add(1));
+    let kept = if is_connected(state) { track & 0xffff } else { track >> 16 };
+    tag << 16 | kept
 }
 
 /// The low 16 bits of a time in units of 4.3 s.
@@ -247,9 +270,12 @@ fn classify_packet(
         return Event::Foreign;
     }
     if is(state, FlowState::SynReceived) && forward {
-        let ahead = signal.acknowledgement.wrapping_sub(track);
-        let limit = if protocol == protocol::TCP { HANDSHAKE_WINDOW } else { 1 };
-        if ahead >= limit {
+        let is_expected = if protocol == protocol::TCP {
+            signal.acknowledgement.wrapping_sub(track) < HANDSHAKE_WINDOW
+        } else {
+            has_known_tag(track, signal)
+        };
+        if !is_expected {
             return Event::Nothing;
         }
     }
@@ -280,7 +306,8 @@ fn classify_packet(
 #[inline(always)]
 fn is_old(track: u32, protocol: u8, signal: &Signal) -> bool {
     if protocol != protocol::TCP {
-        return signal.sequence.wrapping_add(1) == track;
+        let tag = shortened(signal.sequence.wrapping_add(1));
+        return tag == track & 0xffff || tag == track >> 16;
     }
     is_near(high_half(signal.sequence), track >> 16, FIN)
 }
@@ -289,7 +316,7 @@ fn is_old(track: u32, protocol: u8, signal: &Signal) -> bool {
 #[inline(always)]
 fn is_reset_in_window(track: u32, forward: bool, protocol: u8, signal: &Signal) -> bool {
     if protocol != protocol::TCP {
-        return !forward || signal.acknowledgement == track;
+        return !forward || has_known_tag(track, signal);
     }
     let own = if forward { track } else { track >> 16 };
     is_near(high_half(signal.sequence), own, RESET)
@@ -298,7 +325,7 @@ fn is_reset_in_window(track: u32, forward: bool, protocol: u8, signal: &Signal) 
 #[inline(always)]
 fn is_fin_in_window(track: u32, protocol: u8, signal: &Signal) -> bool {
     if protocol != protocol::TCP {
-        return signal.acknowledgement == track;
+        return has_known_tag(track, signal);
     }
     is_near(high_half(signal.sequence), track, FIN)
         && is_near(high_half(signal.acknowledgement), track >> 16, FIN)
@@ -308,7 +335,7 @@ fn is_fin_in_window(track: u32, protocol: u8, signal: &Signal) -> bool {
 #[inline(always)]
 fn is_foreign(track: u32, protocol: u8, signal: &Signal) -> bool {
     if protocol != protocol::TCP {
-        return signal.acknowledgement != track;
+        return !has_known_tag(track, signal);
     }
     !is_near(high_half(signal.sequence), track, CLOSED)
         || !is_near(high_half(signal.acknowledgement), track >> 16, CLOSED)
@@ -331,17 +358,21 @@ fn track_after(
     if keeps.iter().any(|kept| *kept as u32 == event as u32) {
         return track;
     }
+    let accepted = event as u32 == Event::SynAck as u32;
+    if accepted && !tcp {
+        return track_after_offer(state, track, signal);
+    }
     if is(next, FlowState::SynReceived) {
-        let accepted = event as u32 == Event::SynAck as u32;
         return if accepted { signal.sequence.wrapping_add(1) } else { track };
     }
-    if event as u32 == Event::SynAck as u32 {
+    if accepted {
         return track;
     }
     if is_connected(next) {
         let begins = !is_connected(state);
         if !tcp {
-            return if begins && forward { signal.acknowledgement } else { track };
+            let tag = shortened(signal.acknowledgement);
+            return if begins && forward { tag << 16 | tag } else { track };
         }
         // Once the backend's positions are known, the client's packets do not change them.
         return if begins || !forward { positions_of(direction, signal) } else { track };

@@ -20,7 +20,8 @@ pub enum Verdict {
     Pass,
     /// The packet is dropped; the reason has been counted.
     Drop,
-    /// The packet leaves through the interface on which it arrived; its link-layer header is complete.
+    /// The packet goes back through the interface on which it arrived; its link-layer header is complete.
+    /// Back to a process of this node ([`Role::Node`](super::Role)): into the stack, as if it arrived there.
     Transmit,
     /// The packet leaves through the interface of [`Packet::leave_by`](super::Packet); its
     /// link-layer header is complete.

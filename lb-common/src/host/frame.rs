@@ -22,6 +22,8 @@ pub struct HostFrame {
     pub raw: bool,
     /// See [`Packet::is_received`].
     pub received: bool,
+    /// See [`Packet::is_sent_here`].
+    pub sent_here: bool,
     pub routes: Routes,
     /// The interface through which it leaves, if the verdict is to send it.
     pub left_by: u32,
@@ -69,6 +71,14 @@ impl HostFrame {
 impl Packet for HostFrame {
     fn role(&self) -> Role {
         self.role
+    }
+
+    fn set_role(&mut self, role: Role) {
+        self.role = role;
+    }
+
+    fn is_sent_here(&self) -> bool {
+        self.sent_here
     }
 
     fn device(&self) -> u32 {

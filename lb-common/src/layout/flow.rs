@@ -40,6 +40,9 @@ impl FlowKind {
     pub const TUNNELLED: Self = Self(4);
     /// The tunnel is one in UDP.
     pub const IN_UDP: Self = Self(8);
+    /// Without a tunnel: the client is a process of this node, which translates its packets where they leave. Only
+    /// these are sent out by the data plane: replies continue up the stack.
+    pub const NODE: Self = Self(8);
     /// The entry is in a bucket selected by client and frontend, because the client has many flows or
     /// its buckets were full.
     pub const SPREAD: Self = Self(16);
@@ -60,6 +63,12 @@ impl FlowKind {
     #[inline(always)]
     pub const fn asked(self) -> u8 {
         self.0 >> 6
+    }
+
+    /// Whether the client is a process of this node.
+    #[inline(always)]
+    pub fn is_of_node(self) -> bool {
+        self.0 & (Self::TUNNELLED.0 | Self::NODE.0) == Self::NODE.0
     }
 
     #[inline(always)]

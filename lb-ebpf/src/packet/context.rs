@@ -1,7 +1,7 @@
 //! Contexts of tc and XDP: their fields, and the helpers that take one, as safe functions.
 
 use aya_ebpf::EbpfContext;
-use aya_ebpf::bindings::{__sk_buff, xdp_md};
+use aya_ebpf::bindings::{__sk_buff, BPF_F_INGRESS, xdp_md};
 use aya_ebpf::helpers::{
     bpf_csum_update, bpf_l4_csum_replace, bpf_redirect, bpf_redirect_neigh, bpf_skb_adjust_room,
     bpf_skb_change_head, bpf_skb_change_tail, bpf_skb_vlan_pop, bpf_xdp_adjust_head,
@@ -59,6 +59,8 @@ impl Buffer {
 
     fields! {
         interface: ifindex
+        /// The interface on which the packet arrived; 0 if it was sent on this machine.
+        arrived_on: ingress_ifindex
         protocol: protocol
         packet_type: pkt_type
         segment_size: gso_size
@@ -136,6 +138,13 @@ impl RawFrame {
 pub fn redirect(interface: u32) -> i32 {
     // SAFETY: takes numbers only.
     unsafe { bpf_redirect(interface, 0) as i32 }
+}
+
+/// The action of tc that hands the packet to the stack, as one that has arrived on an interface.
+#[inline(always)]
+pub fn redirect_into(interface: u32) -> i32 {
+    // SAFETY: takes numbers only.
+    unsafe { bpf_redirect(interface, u64::from(BPF_F_INGRESS)) as i32 }
 }
 
 /// The action of tc that sends the packet through an interface to the next hop that the stack finds and resolves.

@@ -19,7 +19,7 @@ use lb_common::datapath::{NextHop, Query, Route};
 use lb_common::family::Family;
 use lb_common::header::Header;
 
-pub use context::{redirect, redirect_resolved};
+pub use context::{redirect, redirect_into, redirect_resolved};
 pub use tc::{Origin, TcPacket, frame_of, is_of_vlan, mark_of_xdp, remove_priority};
 pub use xdp::XdpPacket;
 

@@ -53,13 +53,15 @@ impl ControlBlock {
     const IPV6: u32 = 1 << 2;
     /// The packet is IP, and the bits from `NETWORK` on are the offset of its header.
     const IP: u32 = 1 << 3;
+    const NODE: u32 = 1 << 4;
+    const ROLE: u32 = Self::WORKLOAD | Self::NODE;
     const NETWORK: u32 = 8;
     /// More than an Ethernet header with two tags takes.
     const LONGEST: u32 = 0x3f;
 
     #[inline(always)]
     fn new(origin: Origin, frame: Option<Frame>) -> Self {
-        let workload = if origin.role == Role::Workload { Self::WORKLOAD } else { 0 };
+        let role = Self::of_role(origin.role);
         let raw = if origin.raw { Self::RAW } else { 0 };
         let frame = frame.map_or(0, |Frame { ether_type, network }| {
             let family =
@@ -67,12 +69,25 @@ impl ControlBlock {
             let is_ip = ether_type == V4::ETHER_TYPE || ether_type == V6::ETHER_TYPE;
             if is_ip { family | (network as u32) << Self::NETWORK } else { 0 }
         });
-        Self(workload | raw | frame)
+        Self(role | raw | frame)
+    }
+
+    #[inline(always)]
+    fn of_role(role: Role) -> u32 {
+        match role {
+            Role::External => 0,
+            Role::Workload => Self::WORKLOAD,
+            Role::Node => Self::NODE,
+        }
     }
 
     #[inline(always)]
     fn origin(self) -> Origin {
-        let role = if self.0 & Self::WORKLOAD != 0 { Role::Workload } else { Role::External };
+        let role = match self.0 & Self::ROLE {
+            0 => Role::External,
+            Self::WORKLOAD => Role::Workload,
+            _ => Role::Node,
+        };
         Origin { role, raw: self.0 & Self::RAW != 0 }
     }
 
@@ -275,6 +290,22 @@ impl<const STAGE: bool> Packet for TcPacket<STAGE> {
     #[inline(always)]
     fn is_raw(&self) -> bool {
         self.origin().raw
+    }
+
+    #[inline(always)]
+    fn set_role(&mut self, role: Role) {
+        if STAGE {
+            let ControlBlock(word) = control_block(self.buffer());
+            self.buffer()
+                .set_control_word(word & !ControlBlock::ROLE | ControlBlock::of_role(role));
+        } else {
+            self.origin.role = role;
+        }
+    }
+
+    #[inline(always)]
+    fn is_sent_here(&self) -> bool {
+        self.buffer().arrived_on() == 0
     }
 
     #[inline(always)]

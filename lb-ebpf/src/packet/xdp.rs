@@ -73,6 +73,14 @@ impl Packet for XdpPacket {
     }
 
     #[inline(always)]
+    fn set_role(&mut self, _: Role) {}
+
+    #[inline(always)]
+    fn is_sent_here(&self) -> bool {
+        false
+    }
+
+    #[inline(always)]
     fn device(&self) -> u32 {
         self.frame_of_context().interface()
     }

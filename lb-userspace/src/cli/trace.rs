@@ -298,5 +298,5 @@ fn meeting(options: &TraceOptions, attached: &Attached) -> Result<Meeting> {
             if options.direction == Direction::Out { "outgoing" } else { "incoming" }
         );
     }
-    Ok(Meeting { device: index, points, segment: 0, is_received: true })
+    Ok(Meeting { device: index, points, segment: 0, is_received: true, is_sent_here: true })
 }

@@ -334,7 +334,7 @@ fn check(sent: &Sent, outcome: &PacketOutcome) -> Result<(), TestCaseError> {
                     Hook::Forward | Hook::Stack | Hook::AfterXdp | Hook::Workload => {
                         translated.from(source.as_str())
                     }
-                    Hook::Reverse => translated.to(destination.as_str()),
+                    Hook::Reverse | Hook::Process => translated.to(destination.as_str()),
                 };
                 outcome.bytes[..end] == translated[..end]
             });
@@ -357,13 +357,13 @@ fn translations(sent: &Sent) -> Vec<Packet> {
         Hook::Forward | Hook::Stack | Hook::AfterXdp | Hook::Workload => {
             sent.at.backends(scenario::BACKENDS)
         }
-        Hook::Reverse => scenario::any_frontends(sent.at),
+        Hook::Reverse | Hook::Process => scenario::any_frontends(sent.at),
     };
     let translate = |end: &String| match sent.hook {
         Hook::Forward | Hook::Stack | Hook::AfterXdp | Hook::Workload => {
             sent.packet.to(end.as_str())
         }
-        Hook::Reverse => sent.packet.from(end.as_str()),
+        Hook::Reverse | Hook::Process => sent.packet.from(end.as_str()),
     };
     ends.iter().map(translate).collect()
 }

@@ -55,7 +55,7 @@ fn live_through(seed: u64) {
 fn is_accepted(sent: &Sent) -> bool {
     let fewest = match sent.hook {
         Hook::Forward => 14,
-        Hook::Stack | Hook::AfterXdp | Hook::Workload | Hook::Reverse => 14 + 40,
+        _ => 14 + 40,
     };
     sent.packet.len() >= fewest
 }

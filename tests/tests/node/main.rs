@@ -20,6 +20,7 @@ mod network;
 mod network_watch;
 mod next_hop;
 mod pods;
+mod sctp;
 mod serve;
 mod snat_ports;
 mod sockets;

@@ -108,6 +108,8 @@ pub struct Meeting {
     pub segment: u32,
     /// The frame is for this machine, whatever its link-layer address.
     pub is_received: bool,
+    /// A leaving packet was sent on this machine. The data plane then asks whether its source is this node's, too.
+    pub is_sent_here: bool,
 }
 
 /// Runs a packet through the data plane.
@@ -147,6 +149,7 @@ where
                 resolves: point != HookPoint::ExternalIn,
                 segment: meeting.segment,
                 received: meeting.is_received,
+                sent_here: meeting.is_sent_here && point.is_egress(),
                 ..HostFrame::new(bytes.clone())
             },
             notes: &notes,
@@ -283,6 +286,14 @@ struct WatchedFrame<'a> {
 impl Packet for WatchedFrame<'_> {
     fn role(&self) -> Role {
         self.frame.role()
+    }
+
+    fn set_role(&mut self, role: Role) {
+        self.frame.set_role(role);
+    }
+
+    fn is_sent_here(&self) -> bool {
+        self.frame.is_sent_here()
     }
 
     fn device(&self) -> u32 {

@@ -11,7 +11,8 @@ use crate::datapath::route::Query;
 use crate::datapath::segment::{Headers, Segment};
 use crate::datapath::tables::{Counters, FamilyTables};
 use crate::datapath::verdict::{Verdict, drop_for};
-use crate::datapath::wire::packet::Packet;
+use crate::datapath::wire::link;
+use crate::datapath::wire::packet::{Packet, Role};
 use crate::datapath::wire::parse::PacketFamily;
 use crate::hash;
 use crate::header::NetworkHeader;
@@ -120,7 +121,16 @@ pub fn send_draft<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
             return drop_for(tables, Reason::CorruptTable);
         }
     }
-    send_packet(packet, tables, &segment, &draft.decision, hops)
+    // What a process of this node sends leaves, unless its client is the frontend to a server of this node.
+    if packet.role() == Role::Node && draft.decision.source.address != segment.destination {
+        draft.decision.kind = draft.decision.kind.and(FlowKind::FORWARDED);
+    }
+    match send_packet(packet, tables, &segment, &draft.decision, hops) {
+        Verdict::Pass if packet.role() == Role::Node => return_to_stack(packet, tables),
+        // Not back to the process.
+        Verdict::Transmit if packet.role() == Role::Node => Verdict::Redirect,
+        verdict => verdict,
+    }
 }
 
 /// Sends the packet of the stored segment as the draft says, with the next hops of the flow that its decision came from.
@@ -239,6 +249,15 @@ pub fn pass_rewritten<T: Counters>(tables: &T, written: Result<(), Reason>) -> V
     match written {
         Ok(()) => Verdict::Pass,
         Err(reason) => drop_for(tables, reason),
+    }
+}
+
+/// Sends a rewritten packet of [`Role::Node`] back into the stack.
+#[inline(always)]
+pub fn return_to_stack<P: Packet, T: Counters>(packet: &mut P, tables: &T) -> Verdict {
+    match link::send_back(packet) {
+        Some(()) => Verdict::Transmit,
+        None => drop_for(tables, Reason::Unwritable),
     }
 }
 

@@ -7,11 +7,11 @@
 
 use core::mem::offset_of;
 
-use super::reject;
 use crate::checksum::Delta;
 use crate::datapath::segment::Segment;
 use crate::datapath::tables::FamilyTables;
 use crate::datapath::verdict::{Verdict, drop_for};
+use crate::datapath::wire::link;
 use crate::datapath::wire::outer::{Outer, UDP};
 use crate::datapath::wire::packet::Packet;
 use crate::datapath::wire::parse::PacketFamily;
@@ -130,7 +130,7 @@ fn write_bfd_reply<F: Outer, P: Packet>(
         delta = delta.plus(Delta::of_octets(old[word], new[word]));
     }
     *packet.header_mut::<Bfd>(at + UDP)? = answer;
-    reject::send_back(packet)?;
+    link::send_back(packet)?;
     let checksum = at + offset_of!(Udp, checksum);
     packet.update_transport_checksum::<F>(checksum, Delta::default(), delta, true)
 }

@@ -2,14 +2,14 @@
 
 use crate::datapath::carried::Decision;
 use crate::datapath::forward::lookup::{self, FlowPlace};
-use crate::datapath::forward::send::pass_rewritten;
+use crate::datapath::forward::send::{pass_rewritten, return_to_stack};
 use crate::datapath::forward::{clamp, rewrite, stored, untracked};
 use crate::datapath::function::Function;
 use crate::datapath::handover::{DraftedDecision, NextStage};
 use crate::datapath::segment::Segment;
 use crate::datapath::tables::FamilyTables;
 use crate::datapath::verdict::{Verdict, drop_for, pass_for};
-use crate::datapath::wire::packet::Packet;
+use crate::datapath::wire::packet::{Packet, Role};
 use crate::datapath::wire::parse::{self, PacketFamily, Parsed};
 use crate::layout::{FlowKind, Reason};
 use crate::verifier::rarely;
@@ -21,7 +21,7 @@ pub fn process_leaving<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     network: usize,
 ) -> Verdict {
     // Most egress packets are not replies from backends: a packet of any shape passes uncounted.
-    let segment = match parse::parse_packet(packet, network) {
+    let segment = match parse::parse_frequent_packet::<F, P>(packet, network) {
         Parsed::Segment(segment) => segment,
         Parsed::Icmp => return Verdict::Next(NextStage::ERROR_OUT),
         Parsed::Fragment => return Verdict::Next(NextStage::FRAGMENT_OUT),
@@ -86,7 +86,12 @@ pub fn send_stored_reply<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
 ) -> Verdict {
     match (tables.draft(), stored::read_segment::<F, T>(tables, network)) {
         (Some(draft), Some(segment)) => {
-            send_reply_to_client(packet, tables, &segment, &draft.decision)
+            let verdict = send_reply_to_client(packet, tables, &segment, &draft.decision);
+            if verdict == Verdict::Pass && draft.decision.kind.is_of_node() {
+                packet.set_role(Role::Node);
+                return return_to_stack(packet, tables);
+            }
+            verdict
         }
         _ => drop_for(tables, Reason::CorruptTable),
     }

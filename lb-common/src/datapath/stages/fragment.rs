@@ -1,9 +1,13 @@
 //! Fragments. Only the first fragment of a packet contains the ports, which are stored for the
 //! later ones. A later fragment that arrives before the first cannot be assigned to a flow.
+//!
+//! SCTP's checksum is over the whole packet, and by how much a changed port changes it depends on the packet's length,
+//! which a first fragment does not tell. So fragments of SCTP are translated only by flows that keep both ports.
 
-use super::{earlier, egress};
+use super::{earlier, egress, node};
 use crate::conntrack::Signal;
 use crate::datapath::arrival::Arrival;
+use crate::datapath::carried::Draft;
 use crate::datapath::forward::carry::{self, Carried};
 use crate::datapath::forward::lookup::FlowPlace;
 use crate::datapath::forward::next_hop::Out;
@@ -14,8 +18,8 @@ use crate::datapath::function::{Function, PacketFunction, function_result};
 use crate::datapath::handover::NextStage;
 use crate::datapath::segment::Segment;
 use crate::datapath::tables::FamilyTables;
-use crate::datapath::verdict::{Verdict, drop_for};
-use crate::datapath::wire::packet::Packet;
+use crate::datapath::verdict::{Verdict, drop_for, pass_for};
+use crate::datapath::wire::packet::{Packet, Role};
 use crate::datapath::wire::parse::{self, PacketFamily, Parsed, Part, Transport};
 use crate::header::NetworkHeader;
 use crate::layout::{Direction, Fragment, FragmentKey, Reason, Ticks};
@@ -29,44 +33,53 @@ pub fn process_arriving_fragment<F: PacketFamily, P: Packet, T: FamilyTables<F>>
     network: usize,
 ) -> Verdict {
     match FragmentKind::of_packet::<F, P, T>(packet, tables, network) {
-        FragmentKind::First => process_first_fragment(packet, tables, network),
+        kind @ (FragmentKind::First | FragmentKind::FirstOfSctp) => {
+            // Or the verifier would follow the lookup twice.
+            let is_of_sctp = hide((kind == FragmentKind::FirstOfSctp).into(), network as u32) != 0;
+            process_first_fragment(packet, tables, network, is_of_sctp)
+        }
         FragmentKind::Later => process_later_fragment(packet, tables, network),
-        FragmentKind::Sctp => Verdict::Next(NextStage::unserved(tables, Reason::Fragment)),
         FragmentKind::Other => Verdict::Next(NextStage::unserved(tables, Reason::UnknownProtocol)),
         FragmentKind::Malformed => Verdict::Next(NextStage::unserved(tables, Reason::Malformed)),
     }
 }
 
-/// A fragment that leaves. Most are not replies from backends, and pass uncounted.
+/// A fragment that leaves, or a whole SCTP packet. Most are not replies from backends, and pass uncounted.
 #[inline(always)]
 pub fn process_leaving_fragment<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
     tables: &T,
     network: usize,
 ) -> Verdict {
-    let is_first = match FragmentKind::of_packet::<F, P, T>(packet, tables, network) {
-        FragmentKind::First => 1,
+    const FIRST: u32 = 1;
+    /// Possibly of SCTP.
+    const PART: u32 = 2;
+    let kind = match FragmentKind::of_packet::<F, P, T>(packet, tables, network) {
+        FragmentKind::First => FIRST,
+        FragmentKind::FirstOfSctp => FIRST | PART,
         FragmentKind::Later
             if packet.call::<F>(PacketFunction::Recall, network, || {
                 u32::from(recall_fragment_ports::<F, P, T>(packet, tables, network))
             }) != 0 =>
         {
-            0
+            PART
         }
-        FragmentKind::Later
-        | FragmentKind::Sctp
-        | FragmentKind::Other
-        | FragmentKind::Malformed => return Verdict::Pass,
+        FragmentKind::Later | FragmentKind::Other | FragmentKind::Malformed => {
+            return Verdict::Pass;
+        }
     };
     let Some(segment) = stored::read_segment::<F, T>(tables, network) else {
         return Verdict::Pass;
     };
     // Or the verifier would follow the lookup twice.
-    let is_first = hide(is_first, segment.source_port.into()) != 0;
-    if !tables.may_be_source(segment.source, segment.source_port, segment.headers.protocol) {
-        return Verdict::Pass;
-    }
-    match carry::find_leaving(tables) {
+    let kind = hide(kind, segment.source_port.into());
+    let is_first = kind & FIRST != 0;
+    let is_reply =
+        tables.may_be_source(segment.source, segment.source_port, segment.headers.protocol);
+    match if is_reply { carry::find_leaving(tables) } else { Carried::Nothing } {
+        Carried::Found(_) if kind & PART != 0 && !keeps_checksum(tables) => {
+            pass_for(tables, Reason::Fragment)
+        }
         Carried::Found(decision) if is_first => {
             tables.call(Function::NoteReply);
             Verdict::Next(NextStage::reply(decision))
@@ -79,7 +92,11 @@ pub fn process_leaving_fragment<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
             let rewritten = rewrite::rewrite_later_fragment(packet, tables, &segment, decision);
             send::pass_rewritten(tables, rewritten)
         }
-        Carried::Nothing if is_first => egress::without_flow(tables, &segment),
+        Carried::Nothing if is_first && node::is_request(packet, tables, &segment) => {
+            packet.set_role(Role::Node);
+            Verdict::Next(NextStage::FRAGMENT_IN)
+        }
+        Carried::Nothing if is_first && is_reply => egress::without_flow(tables, &segment),
         Carried::Nothing => Verdict::Pass,
         Carried::Failed(reason) => drop_for(tables, reason),
     }
@@ -91,9 +108,8 @@ function_result! {
         /// A whole packet, or a first fragment, whose ports are stored for the later ones.
         First,
         Later,
-        /// The first fragment of an SCTP packet: how a changed port changes the checksum depends on the
-        /// length of the whole packet.
-        Sctp,
+        /// The first fragment of an SCTP packet. Its ports are stored, too.
+        FirstOfSctp,
         /// Fragmented ICMP is not handled.
         Other,
         Malformed,
@@ -133,14 +149,24 @@ pub fn classify_fragment<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
         Parsed::Malformed => return FragmentKind::Malformed,
         _ => return FragmentKind::Other,
     };
-    if found.part == Part::First {
-        if segment.headers.is_sctp() {
-            return FragmentKind::Sctp;
-        }
-        store_fragment_ports(tables, &found, &segment);
-    }
     stored::store_segment(tables, &segment);
+    if found.part == Part::First {
+        store_fragment_ports(tables, &found, &segment);
+        if segment.headers.is_sctp() {
+            return FragmentKind::FirstOfSctp;
+        }
+    }
     FragmentKind::First
+}
+
+/// Whether the decision in the draft translates fragments of the stored segment's packet.
+#[inline(always)]
+fn keeps_checksum<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> bool {
+    tables.draft().is_some_and(|Draft { segment, decision, .. }| {
+        !segment.headers.is_sctp()
+            || decision.source.port == segment.source_port
+                && decision.destination.port == segment.destination_port
+    })
 }
 
 #[inline(always)]
@@ -148,26 +174,38 @@ fn process_first_fragment<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
     tables: &T,
     network: usize,
+    is_of_sctp: bool,
 ) -> Verdict {
     let found = carry::find_stored(tables, Direction::Forward, FlowPlace::ClientBuckets);
+    let found = node::unless_of_another::<F, P, T>(packet, tables, found);
     let mut carried = carry::update_found_request(tables, found, packet.resolves());
     if carried == Carried::Nothing && carry::may_be_reply(tables) {
         carried = carry::find_stored(tables, Direction::Reverse, FlowPlace::ReplyIndex);
         if carried.is_found() {
+            if node::is_forged_reply::<F, P, T>(packet, tables) {
+                return drop_for(tables, Reason::SourceNotAllowed);
+            }
             tables.call(Function::NoteReply);
         }
     }
     match carried {
-        Carried::Found(decision) => Verdict::Next(NextStage::send(decision)),
+        Carried::Found(decision) if !is_of_sctp || keeps_checksum(tables) => {
+            Verdict::Next(NextStage::send(decision))
+        }
+        Carried::Found(_) => Verdict::Next(NextStage::unserved(tables, Reason::Fragment)),
+        // An INIT, which opens a flow, is never a fragment.
+        Carried::Nothing if is_of_sctp => {
+            Verdict::Next(NextStage::unserved(tables, Reason::Fragment))
+        }
         // Most clients have no flows in other buckets: then that stage continues with the one that
         // opens flows.
         Carried::Nothing => Verdict::Next(NextStage::spread(tables, Arrival::BY_LINK)),
+        // tc releases the flow.
+        Carried::Failed(Reason::BackendGone) if !packet.resolves() => Verdict::Defer,
         Carried::Failed(Reason::BackendGone) => {
             if let Some(draft) = tables.draft()
                 && earlier::may_be_later(packet, tables, &draft.decision)
-                && packet.resolves()
             {
-                // The flow was released.
                 return Verdict::Next(NextStage::spread(tables, Arrival::BY_LINK));
             }
             send::refuse_gone::<F, P, T>(packet, tables, network)
@@ -252,6 +290,9 @@ fn process_later_fragment<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
         Carried::Failed(Reason::Fragment)
     };
     match carried {
+        Carried::Found(_) if !keeps_checksum(tables) => {
+            Verdict::Next(NextStage::unserved(tables, Reason::Fragment))
+        }
         // Only first fragments cause ICMP errors.
         Carried::Found(_) => send::in_steps::<F, P, T>(
             packet,

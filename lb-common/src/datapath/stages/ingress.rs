@@ -45,7 +45,7 @@ pub fn process_arriving<const RAW: bool, F: Outer, P: Packet, T: FamilyTables<F>
     if let Some(stage) = stage {
         return Verdict::Next(stage);
     }
-    match parse::parse_packet(packet, network) {
+    match parse::parse_frequent_packet(packet, network) {
         // Interfaces without link-layer headers are few and slow: that stage handles whole packets, too,
         // so that the verifier need not check the rest of this one again.
         Parsed::Segment(_) if RAW => Verdict::Next(NextStage::FRAGMENT_IN),

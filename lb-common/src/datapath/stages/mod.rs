@@ -11,6 +11,7 @@ pub mod fragment;
 pub mod icmp_error;
 pub mod ingress;
 pub mod neighbour;
+pub mod node;
 pub mod open;
 pub mod probe;
 pub mod receiver;

@@ -49,7 +49,7 @@ fn draft_flow<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     let connection = Connection::by(&segment);
     let origin = match packet.role() {
         Role::External => Origin::Outside,
-        Role::Workload => Origin::Inside,
+        Role::Workload | Role::Node => Origin::Inside,
     };
     let frontend = match select::find_frontend(tables, &connection) {
         Ok(frontend) => frontend,
@@ -81,6 +81,9 @@ fn draft_flow<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     write_flow(&mut draft.flow, &connection, &choice, frontend.service_port, source);
     if let Some(kind) = tunnel {
         draft.flow.kind = kind;
+    }
+    if packet.role() == Role::Node {
+        draft.flow.kind = FlowKind::SNAT.and(FlowKind::NODE);
     }
     draft.generation = choice.backend.generation;
     let flow = prepare_draft(tables, draft, &segment, frontend.affinity != 0);
@@ -176,7 +179,7 @@ fn choose_snat_address<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     let wanted = match origin {
         Origin::Outside => !backend.is_local(),
         // A host drops packets from the network with its own source address.
-        Origin::Inside => backend.address == connection.client,
+        Origin::Inside => backend.address == connection.client || packet.role() == Role::Node,
     };
     if !wanted {
         return Ok(None);
@@ -203,6 +206,10 @@ fn choose_snat_address<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
                 draft.hop = next_hop::word_to_store(tables, next, mtu);
                 keep_hop(tables, from, choice, draft);
                 next.device
+            }
+            // A server of this node itself.
+            Route::None if packet.role() == Role::Node && backend.is_local() => {
+                return Ok(Some(connection.address));
             }
             other => next_hop::without_next_hop(packet, tables, other)?,
         },

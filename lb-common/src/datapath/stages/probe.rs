@@ -9,10 +9,10 @@
 
 use core::mem::{offset_of, swap};
 
-use super::reject;
 use crate::checksum::Delta;
 use crate::datapath::tables::FamilyTables;
 use crate::datapath::verdict::{Verdict, drop_for};
+use crate::datapath::wire::link;
 use crate::datapath::wire::outer::{KEYED, Outer, UDP};
 use crate::datapath::wire::packet::Packet;
 use crate::header::{KeyedGue, NetworkHeader, Udp};
@@ -68,7 +68,7 @@ fn turn_round<const PROBE: bool, F: Outer, P: Packet>(
         gue.flags[1] |= KeyedGue::RETURNED;
         Delta::of_port(before, u16::from_be_bytes(gue.flags))
     };
-    reject::send_back(packet)?;
+    link::send_back(packet)?;
     let checksum = at + offset_of!(Udp, checksum);
     packet.update_transport_checksum::<F>(checksum, Delta::default(), delta, true)
 }

@@ -8,7 +8,7 @@ use crate::datapath::wire::link;
 use crate::datapath::wire::made::{Answering, pseudo_header};
 use crate::datapath::wire::packet::Packet;
 use crate::datapath::wire::parse::{self, Parsed};
-use crate::header::{Ethernet, Icmp, NetworkHeader, Tcp, protocol};
+use crate::header::{Icmp, NetworkHeader, Tcp, protocol};
 use crate::layout::Reason;
 
 /// Rejects a TCP packet with a reset.
@@ -74,24 +74,13 @@ fn write_reset<F: Answering, P: Packet>(packet: &mut P, segment: &Segment<F>) ->
     tcp.window = [0; 2];
     tcp.checksum = checksum;
     tcp.urgent = [0; 2];
-    send_back(packet)
+    link::send_back(packet)
 }
 
 /// The number of sequence numbers that the flags use.
 #[inline(always)]
 fn length_of_control(flags: u8) -> u32 {
     u32::from(flags & Tcp::SYN != 0) + u32::from(flags & Tcp::FIN != 0)
-}
-
-/// Swaps the link-layer addresses, so the packet returns to its sender.
-#[inline(always)]
-pub fn send_back<P: Packet>(packet: &mut P) -> Option<()> {
-    if packet.is_raw() {
-        return Some(());
-    }
-    let ethernet: &mut Ethernet = packet.header_mut(0)?;
-    core::mem::swap(&mut ethernet.source, &mut ethernet.destination);
-    Some(())
 }
 
 /// Rejects a packet with an ICMP error that quotes its start. `rejection` is read when it is written, so that
@@ -156,5 +145,5 @@ fn write_error<F: Answering, P: Packet>(
     let icmp = packet.blur(icmp);
     let header: &mut Icmp = packet.header_mut(icmp)?;
     *header = Icmp { kind, code, checksum: sum.checksum(), rest };
-    send_back(packet)
+    link::send_back(packet)
 }

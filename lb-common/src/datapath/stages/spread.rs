@@ -1,6 +1,6 @@
 //! A packet whose flow may not be in its client's buckets: client and frontend select others.
 
-use super::delivered;
+use super::{delivered, node};
 use crate::datapath::arrival::Arrival;
 use crate::datapath::forward::carry::{self, Carried};
 use crate::datapath::forward::lookup;
@@ -9,7 +9,7 @@ use crate::datapath::forward::stored;
 use crate::datapath::handover::NextStage;
 use crate::datapath::tables::FamilyTables;
 use crate::datapath::verdict::Verdict;
-use crate::datapath::wire::packet::Packet;
+use crate::datapath::wire::packet::{Packet, Role};
 use crate::datapath::wire::parse::{self, PacketFamily, Parsed};
 
 #[inline(always)]
@@ -20,6 +20,11 @@ pub fn process_spread_packet<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     arrival: Arrival,
 ) -> Verdict {
     let found = look_up::<F, P, T>(packet, tables, network, arrival);
+    if let Carried::Found(decision) = found
+        && packet.role() == Role::Node
+    {
+        return Verdict::Next(NextStage::send(decision));
+    }
     send::found_or::<F, P, T>(packet, tables, network, found, || {
         if arrival.is_by_tunnel() {
             NextStage::accept(tables, arrival)
@@ -49,6 +54,7 @@ fn look_up<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     {
         carried = carry::follow_hashed::<F, T>(tables, further, packet.resolves());
     }
+    carried = node::unless_of_another::<F, P, T>(packet, tables, carried);
     if arrival.is_by_tunnel() {
         delivered::unless_forwarded::<F, T>(tables, carried, arrival)
     } else {

@@ -13,7 +13,6 @@
 
 use core::mem::offset_of;
 
-use super::reject;
 use crate::checksum::Delta;
 use crate::datapath::allowance::{Answer, Answers};
 use crate::datapath::forward::refuse;
@@ -21,6 +20,7 @@ use crate::datapath::handover::Unserved;
 use crate::datapath::segment::Headers;
 use crate::datapath::tables::FamilyTables;
 use crate::datapath::verdict::{Verdict, drop_for, pass_for};
+use crate::datapath::wire::link;
 use crate::datapath::wire::made::{Answering, HOP_LIMIT};
 use crate::datapath::wire::outer::Outer;
 use crate::datapath::wire::packet::{Packet, Role};
@@ -133,7 +133,7 @@ fn may_be_answered<F: Answering, P: Packet>(packet: &P, network: usize) -> bool 
 /// Makes an echo request its own reply.
 #[inline(always)]
 fn write_echo_reply<F: Outer, P: Packet>(packet: &mut P, network: usize) -> Option<()> {
-    reject::send_back(packet)?;
+    link::send_back(packet)?;
     // Swapped addresses change no checksum.
     let header: &mut F::Header = packet.header_mut(network)?;
     let (source, destination) = (header.source(), header.destination());

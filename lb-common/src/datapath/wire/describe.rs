@@ -29,7 +29,9 @@ fn headers<F: Outer, P: Packet>(packet: &mut P, network: usize, event: &mut Pack
     let (source, destination): (Peer, Peer) = (header.source().into(), header.destination().into());
     event.source = source.address.octets;
     event.destination = destination.address.octets;
-    if let Parsed::Segment(segment) = parse::parse_packet::<F, P>(packet, network) {
+    if let Ok(headers) = parse::transport::<F, P>(packet, network)
+        && let Parsed::Segment(segment) = parse::segment_of_packet::<F, P>(packet, headers)
+    {
         event.protocol = segment.headers.protocol;
         event.source_port = segment.source_port;
         event.destination_port = segment.destination_port;

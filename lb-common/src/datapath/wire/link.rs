@@ -93,3 +93,14 @@ fn copy_link_address<H: Header + Copy, P: Packet>(
     *packet.header_mut::<H>(to)? = octets;
     Some(())
 }
+
+/// Swaps the link-layer addresses, so the packet returns to its sender.
+#[inline(always)]
+pub fn send_back<P: Packet>(packet: &mut P) -> Option<()> {
+    if packet.is_raw() {
+        return Some(());
+    }
+    let ethernet: &mut Ethernet = packet.header_mut(0)?;
+    core::mem::swap(&mut ethernet.source, &mut ethernet.destination);
+    Some(())
+}

@@ -14,7 +14,14 @@ pub trait Packet: Sized {
     /// What is behind the interface on which the packet arrived.
     fn role(&self) -> Role;
 
-    /// The index of the interface on which the packet arrived.
+    /// Changes the role, also for the stages that follow.
+    fn set_role(&mut self, role: Role);
+
+    /// Whether the packet has arrived on no interface: it was sent on this machine. False in a hook of arriving
+    /// packets.
+    fn is_sent_here(&self) -> bool;
+
+    /// The index of the interface on which the packet arrived, or through which it leaves.
     fn device(&self) -> u32;
 
     /// Whether the hook can have the stack resolve a next hop's link-layer address, and can send
@@ -53,8 +60,11 @@ pub trait Packet: Sized {
     /// have the smallest headers, so that one that fits is never reported as too big.
     #[inline(always)]
     fn wire_length(&self, claimed: u32) -> u32 {
+        // SCTP's segments are made for the path already, and have sizes of their own.
+        const BY_PIECES: u32 = 0xffff;
         match self.segment() {
             0 => self.length_if(claimed),
+            BY_PIECES => 0,
             segment => segment + if self.is_raw() { 0 } else { 14 } + 20 + 20,
         }
     }
@@ -189,4 +199,6 @@ pub enum Role {
     External,
     /// A pod of this node.
     Workload,
+    /// A process of this node, whose packet leaves through the interface ([`stages::node`](crate::datapath)).
+    Node,
 }

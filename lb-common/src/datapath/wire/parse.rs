@@ -43,6 +43,7 @@ pub struct Transport {
 pub enum Parsed<F: Family> {
     /// One with ports.
     Segment(Segment<F>),
+    /// A fragment, or what the stages of fragments handle, too.
     Fragment,
     /// ICMP of its family, possibly an error about another packet.
     Icmp,
@@ -220,11 +221,15 @@ impl FragmentHeader {
     }
 }
 
-/// Parses a whole packet.
+/// Parses a whole packet of TCP or UDP. SCTP is rare: it takes the stages of fragments, which handle whole packets, too.
 #[inline(always)]
-pub fn parse_packet<F: PacketFamily, P: Packet>(packet: &P, network: usize) -> Parsed<F> {
+pub fn parse_frequent_packet<F: PacketFamily, P: Packet>(packet: &P, network: usize) -> Parsed<F> {
     let found = F::transport::<false, P>(packet, network);
     match found.part {
+        Part::Whole if found.headers.is_sctp() => {
+            rarely();
+            Parsed::Fragment
+        }
         Part::Whole => segment_of_packet(packet, found.headers),
         Part::Malformed => Parsed::Malformed,
         Part::First | Part::Later => Parsed::Fragment,

@@ -302,6 +302,11 @@ impl Conversation {
         self.run(Hook::Reverse, packet)
     }
 
+    /// A packet of a process of this node leaves through an external device.
+    pub fn from_process(&mut self, packet: &Packet) -> Processed {
+        self.run(Hook::Process, packet)
+    }
+
     /// A client's packet is forwarded to this backend.
     #[track_caller]
     pub fn request_to(&mut self, backend: &str, packet: &Packet) {

@@ -336,11 +336,12 @@ impl World for HostWorld {
         // As the kernel compares it with the interface's address.
         frame.received = frame.resolves && frame.bytes.starts_with(&NODE_MAC.0);
         frame.segment = segment;
+        frame.sent_here = hook == Hook::Process;
         if hook == Hook::Workload {
             frame.role = Role::Workload;
         }
         let entry = match hook {
-            Hook::Reverse => EntryPoint::Egress,
+            Hook::Reverse | Hook::Process => EntryPoint::Egress,
             Hook::AfterXdp => EntryPoint::AfterXdp,
             Hook::Forward | Hook::Stack | Hook::Workload => EntryPoint::Ingress,
         };

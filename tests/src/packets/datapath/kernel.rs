@@ -147,10 +147,12 @@ impl KernelWorld {
             Hook::Stack => HookPoint::ExternalInTc,
             Hook::AfterXdp => HookPoint::ExternalDeferred,
             Hook::Workload => HookPoint::WorkloadIn,
-            Hook::Reverse => HookPoint::Out,
+            Hook::Reverse | Hook::Process => HookPoint::Out,
         };
         let is_received = hook != Hook::Forward && frame.starts_with(&NODE_MAC.0);
-        let meeting = Meeting { device: OUTSIDE, points: vec![point], segment, is_received };
+        let is_sent_here = hook == Hook::Process;
+        let points = vec![point];
+        let meeting = Meeting { device: OUTSIDE, points, segment, is_received, is_sent_here };
         let pins = self.pins.path();
         self.surroundings.host.enter(|| {
             let (view, routes) = (View::open(pins)?, KernelRoutes::open()?);
@@ -215,12 +217,12 @@ impl KernelWorld {
     /// `None`: this kernel does not report it.
     pub fn sum_of_card_stays_right(&mut self, hook: Hook, frame: &[u8]) -> Result<Option<bool>> {
         let point = match hook {
-            Hook::Reverse => HookPoint::Out,
+            Hook::Reverse | Hook::Process => HookPoint::Out,
             Hook::Workload => HookPoint::WorkloadIn,
             _ => HookPoint::ExternalInTc,
         };
         let program = self.data_plane.classifier(point)?;
-        let context = tc_context(0);
+        let context = context(hook, frame, 0);
         self.surroundings.host.enter(|| checksum_complete::stays_right(program, frame, &context))
     }
 
@@ -278,7 +280,9 @@ impl KernelWorld {
                 Hook::Workload => {
                     data_plane.classifier(HookPoint::WorkloadIn)?.test_run(options)?
                 }
-                Hook::Reverse => data_plane.classifier(HookPoint::Out)?.test_run(options)?,
+                Hook::Reverse | Hook::Process => {
+                    data_plane.classifier(HookPoint::Out)?.test_run(options)?
+                }
             })
         })?;
         out.truncate(result.data_size_out as usize);
@@ -337,7 +341,10 @@ const XDP_SIZE: usize = 24;
 pub fn context(hook: Hook, frame: &[u8], segment: u32) -> Vec<u8> {
     match hook {
         Hook::Forward => xdp_context(frame.len() as u32),
-        Hook::Stack | Hook::AfterXdp | Hook::Workload | Hook::Reverse => tc_context(segment),
+        Hook::Process => tc_context(segment, 0),
+        Hook::Stack | Hook::AfterXdp | Hook::Workload | Hook::Reverse => {
+            tc_context(segment, OUTSIDE)
+        }
     }
 }
 
@@ -348,13 +355,15 @@ fn xdp_context(length: u32) -> Vec<u8> {
     context
 }
 
-/// Offsets in `struct __sk_buff`: the device and the segment size.
+/// Offsets in `struct __sk_buff`: the device on which it arrived, the device of the hook, and the segment size.
+const TC_ARRIVED_ON: usize = 36;
 const TC_DEVICE: usize = 40;
 const TC_SEGMENT: usize = 176;
 const TC_SIZE: usize = 192;
 
-fn tc_context(segment: u32) -> Vec<u8> {
+fn tc_context(segment: u32, arrived_on: u32) -> Vec<u8> {
     let mut context = vec![0; TC_SIZE];
+    context[TC_ARRIVED_ON..][..4].copy_from_slice(&arrived_on.to_ne_bytes());
     context[TC_DEVICE..][..4].copy_from_slice(&OUTSIDE.to_ne_bytes());
     context[TC_SEGMENT..][..4].copy_from_slice(&segment.to_ne_bytes());
     context
@@ -469,13 +478,12 @@ impl World for KernelWorld {
             (Hook::Forward, XDP_DROP) => Fate::Dropped,
             (Hook::Forward, XDP_TX) => Fate::Transmitted,
             (Hook::Forward, XDP_REDIRECT) => Fate::Sent,
-            (Hook::Stack | Hook::AfterXdp | Hook::Workload | Hook::Reverse, TC_ACT_UNSPEC) => {
-                Fate::Passed
+            (hook @ (Hook::Forward | Hook::Reverse), other @ TC_ACT_REDIRECT) => {
+                panic!("{hook:?} returned {other}")
             }
-            (Hook::Stack | Hook::AfterXdp | Hook::Workload | Hook::Reverse, TC_ACT_SHOT) => {
-                Fate::Dropped
-            }
-            (Hook::Stack | Hook::AfterXdp | Hook::Workload, TC_ACT_REDIRECT) => Fate::Sent,
+            (_, TC_ACT_UNSPEC) => Fate::Passed,
+            (_, TC_ACT_SHOT) => Fate::Dropped,
+            (_, TC_ACT_REDIRECT) => Fate::Sent,
             (hook, other) => panic!("{hook:?} returned {other}"),
         };
         PacketOutcome { fate, bytes }

@@ -48,6 +48,8 @@ pub enum Hook {
     Workload,
     /// Egress of a device.
     Reverse,
+    /// Egress of a device, of a packet that was sent on this machine.
+    Process,
 }
 
 /// The fate of a packet.

@@ -8,6 +8,9 @@ use super::surroundings::OUTSIDE;
 use super::{Fate, Hook, PacketOutcome};
 use crate::packets::{Packet, assert_same_packet, dissect};
 
+/// No device: the packet goes back to where it came from.
+const BACK: u32 = 0;
+
 /// The result of a packet, for assertions.
 #[must_use]
 pub struct Processed {
@@ -109,6 +112,32 @@ impl Processed {
     #[track_caller]
     pub fn leaves_with_snat_by(&self, device: u32, expected: &Packet) -> String {
         self.assert_left_by(device);
+        let (source, _) = ends(&self.outcome.bytes);
+        assert_same_packet(&self.place, &expected.from(source.as_str()), &self.outcome.bytes);
+        assert_eq!(self.counted, [], "{}", self.place);
+        source
+    }
+
+    /// The packet was translated, and enters the stack as one that has arrived.
+    #[track_caller]
+    pub fn turns_back_as(&self, expected: &Packet) {
+        self.assert_left_by(BACK);
+        assert_same_packet(&self.place, expected, &self.outcome.bytes);
+        assert_eq!(self.counted, [], "{}", self.place);
+    }
+
+    /// The packet was replaced by an answer, which enters the stack as one that has arrived.
+    #[track_caller]
+    pub fn is_returned(&self, expected: &Packet, reason: Reason) {
+        self.assert_left_by(BACK);
+        assert_same_packet(&self.place, expected, &self.outcome.bytes);
+        assert_eq!(self.counted, [reason], "{}", self.place);
+    }
+
+    /// As [`Self::turns_back_as`]; its source, as the server of this node sees it, has another port, and is returned.
+    #[track_caller]
+    pub fn turns_back_with_snat_as(&self, expected: &Packet) -> String {
+        self.assert_left_by(BACK);
         let (source, _) = ends(&self.outcome.bytes);
         assert_same_packet(&self.place, &expected.from(source.as_str()), &self.outcome.bytes);
         assert_eq!(self.counted, [], "{}", self.place);

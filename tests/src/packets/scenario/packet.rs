@@ -42,7 +42,9 @@ pub fn any_intact_packet() -> impl Strategy<Value = Sent> {
                 Hook::Forward | Hook::Stack | Hook::AfterXdp | Hook::Workload => {
                     (client, other.get(&destination(at, protocol)).clone())
                 }
-                Hook::Reverse => (other.get(&at.backends(BACKENDS)).clone(), client),
+                Hook::Reverse | Hook::Process => {
+                    (other.get(&at.backends(BACKENDS)).clone(), client)
+                }
             };
             let packet = build(at, protocol, &source, &destination, &around);
             let hook = if astray { opposite(hook) } else { hook };
@@ -77,7 +79,7 @@ fn address_of(end: &str) -> std::net::IpAddr {
 fn opposite(hook: Hook) -> Hook {
     match hook {
         Hook::Forward | Hook::Stack | Hook::AfterXdp | Hook::Workload => Hook::Reverse,
-        Hook::Reverse => Hook::Forward,
+        Hook::Reverse | Hook::Process => Hook::Forward,
     }
 }
 

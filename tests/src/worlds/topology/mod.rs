@@ -43,6 +43,7 @@ mod pod;
 mod port;
 mod process;
 mod raw;
+mod sctp;
 mod server;
 mod shared;
 mod socket;
@@ -69,6 +70,7 @@ pub use id::Id;
 pub use port::Port;
 pub use process::Process;
 pub use raw::RawSocket;
+pub use sctp::{SctpReceiver, has_sctp};
 pub use server::LARGE;
 pub use sweep::remove_leftovers;
 

@@ -110,13 +110,37 @@ pub fn tags_options_and_headers_of_fragments_stay(c: &mut Conversation, at: &End
     }
 }
 
-/// The checksum of SCTP cannot be updated without the whole packet.
-pub fn fragments_of_sctp_pass(c: &mut Conversation, at: &Ends) {
+/// A changed port changes the checksum of SCTP by the length of the whole packet.
+pub fn fragments_of_sctp_to_another_port_pass(c: &mut Conversation, at: &Ends) {
     c.set(&at.diameter(1));
-    for piece in pieces(&at.to_diameter(40000)) {
-        c.forward(&piece).passes_for(Reason::Fragment);
+    let backend = at.backends(1)[0].clone();
+    let request = at.to_diameter(40000);
+    c.request_to(&backend, &request);
+    let reply = request.reversed().from(backend.as_str());
+    for (piece, back) in pieces(&request).iter().zip(pieces(&reply)) {
+        c.forward(piece).passes_for(Reason::Fragment);
+        c.reverse(&back).passes_for(Reason::Fragment);
+    }
+    assert_eq!(c.flows().only_state(), FlowState::SynSent);
+    // An atomic fragment of IPv6 is a whole packet.
+    c.request_to(&backend, &request.payload(b"question").fragment(..));
+}
+
+pub fn fragments_of_sctp_to_the_same_port_are_translated(c: &mut Conversation, at: &Ends) {
+    let backend = at.backends(1)[0].replace("8080", "3868");
+    c.set(&at.diameter(0).backends(&[&backend]));
+    let request = at.to_diameter(40000);
+    // Of no association.
+    for piece in pieces(&request) {
+        c.stack(&piece).passes_for(Reason::Fragment);
     }
     assert!(c.flows().is_empty());
+    c.request_to(&backend, &request);
+    let (request, reply) = (request.id(7), request.reversed().id(8));
+    for (there, back) in pieces(&request).iter().zip(pieces(&reply)) {
+        c.request_to(&backend, there);
+        c.reply_from(&backend, &back);
+    }
 }
 
 pub fn a_client_without_a_backend_gets_one_error(c: &mut Conversation, at: &Ends) {

@@ -21,6 +21,7 @@ pub mod next_hop;
 pub mod receivers;
 pub mod replies;
 pub mod sctp;
+pub mod sctp_of_processes;
 pub mod selection;
 pub mod shared_hops;
 pub mod slot_history;
@@ -209,7 +210,8 @@ macro_rules! every_case {
                 others_fragments_pass,
                 fragments_that_are_too_short_pass,
                 tags_options_and_headers_of_fragments_stay,
-                fragments_of_sctp_pass,
+                fragments_of_sctp_to_another_port_pass,
+                fragments_of_sctp_to_the_same_port_are_translated,
                 a_client_without_a_backend_gets_one_error,
                 errors_about_fragments_are_translated,
                 fragments_cut_off_at_every_length_pass,
@@ -253,6 +255,22 @@ macro_rules! every_case {
                 a_connection_without_its_backend_is_reset,
                 a_cluster_ip_keeps_to_the_internal_policy,
                 frontends_at_the_same_position_of_the_cache_are_not_confused,
+            ]
+            sctp_of_processes: [
+                a_process_reaches_a_backend_behind_another_device,
+                a_process_reaches_a_backend_behind_the_same_device,
+                a_process_reaches_a_server_of_its_own_node,
+                only_processes_of_this_node_are_served,
+                a_backend_that_is_a_frontend_is_reached_once,
+                a_forged_address_of_the_node_takes_no_association,
+                a_forged_reply_of_a_server_of_the_node_is_dropped,
+                one_port_of_a_process_reaches_many_services,
+                packets_that_are_cut_by_chunks_fit,
+                other_packets_of_processes_pass,
+                a_process_without_a_backend_is_refused,
+                a_process_whose_backend_is_gone_is_refused,
+                a_process_sends_a_packet_that_is_too_big,
+                a_hosts_route_errors_reach_the_process,
             ]
             sctp: [
                 an_association_lives_from_init_to_shutdown_complete,

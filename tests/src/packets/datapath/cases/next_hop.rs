@@ -39,7 +39,7 @@ pub fn service_behind(c: &mut Conversation, at: &Ends, device: u32) -> String {
 }
 
 /// This node's address on an interface.
-fn own_address(at: &Ends, index: u32) -> String {
+pub fn own_address(at: &Ends, index: u32) -> String {
     let device = device(index);
     let address = if at.is_v6() { device.v6.map(Into::into) } else { device.v4.map(Into::into) };
     let address: std::net::IpAddr = address.expect("devices have both");

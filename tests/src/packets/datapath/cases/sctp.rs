@@ -168,7 +168,8 @@ pub fn an_association_without_its_backend_is_rejected(c: &mut Conversation, at: 
     associate(c, &request, &backends[0]);
     c.set(&at.diameter(0).backends(&[&backends[1]]));
     let data = request.payload(b"question");
-    c.forward(&data).is_answered_by(&refusal(at, &data), Reason::BackendGone);
+    c.forward(&data).is_deferred_for(&[]);
+    c.stack(&data).is_answered_by(&refusal(at, &data), Reason::BackendGone);
     assert!(c.flows().is_empty());
     c.forward(&request).becomes(&request.to(backends[1].as_str()));
 }
