@@ -8,8 +8,8 @@
 //!   connection from the same port.
 //! - SCTP is expressed in terms of TCP: its verification tag takes the place of the acknowledgement
 //!   number. The backend offers a new tag with each INIT-ACK, and the client uses one of them: an INIT that was
-//!   repeated, or of a client that has started anew, must not hide the end of the association. So an INIT that
-//!   was forged does not, either.
+//!   repeated, or of a client that has started anew, must not hide the end of the association. An INIT that
+//!   was forged does so only after such a restart, whose tag it replaces; then the flow ends when it is idle.
 //!
 //! [`FlowEntry::track`](crate::layout::FlowEntry) is stored between packets:
 //!

@@ -61,7 +61,7 @@ pub use tunnel::{Peer, TunnelKey, TunnelPeer, TunnelTarget};
 pub use untracked::{ReplyKey, Untracked};
 
 /// Changes with every change of a layout or of the meaning of a field.
-pub const SCHEMA: u32 = 11;
+pub const SCHEMA: u32 = 12;
 
 /// Default capacities of the maps. A map's memory is reserved when it is created.
 pub mod capacity {

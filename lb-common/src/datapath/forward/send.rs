@@ -252,9 +252,24 @@ pub fn pass_rewritten<T: Counters>(tables: &T, written: Result<(), Reason>) -> V
     }
 }
 
+/// Passes a rewritten packet that leaves for its client: to a process of this node through the stack.
+#[inline(always)]
+pub fn pass_to_client<P: Packet, T: Counters>(
+    packet: &mut P,
+    tables: &T,
+    kind: FlowKind,
+    rewritten: Verdict,
+) -> Verdict {
+    if rewritten == Verdict::Pass && kind.is_of_node() {
+        packet.set_role(Role::Node);
+        return return_to_stack(packet, tables);
+    }
+    rewritten
+}
+
 /// Sends a rewritten packet of [`Role::Node`] back into the stack.
 #[inline(always)]
-pub fn return_to_stack<P: Packet, T: Counters>(packet: &mut P, tables: &T) -> Verdict {
+fn return_to_stack<P: Packet, T: Counters>(packet: &mut P, tables: &T) -> Verdict {
     match link::send_back(packet) {
         Some(()) => Verdict::Transmit,
         None => drop_for(tables, Reason::Unwritable),

@@ -2,14 +2,14 @@
 
 use crate::datapath::carried::Decision;
 use crate::datapath::forward::lookup::{self, FlowPlace};
-use crate::datapath::forward::send::{pass_rewritten, return_to_stack};
+use crate::datapath::forward::send::{pass_rewritten, pass_to_client};
 use crate::datapath::forward::{clamp, rewrite, stored, untracked};
 use crate::datapath::function::Function;
 use crate::datapath::handover::{DraftedDecision, NextStage};
 use crate::datapath::segment::Segment;
 use crate::datapath::tables::FamilyTables;
 use crate::datapath::verdict::{Verdict, drop_for, pass_for};
-use crate::datapath::wire::packet::{Packet, Role};
+use crate::datapath::wire::packet::Packet;
 use crate::datapath::wire::parse::{self, PacketFamily, Parsed};
 use crate::layout::{FlowKind, Reason};
 use crate::verifier::rarely;
@@ -87,11 +87,7 @@ pub fn send_stored_reply<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     match (tables.draft(), stored::read_segment::<F, T>(tables, network)) {
         (Some(draft), Some(segment)) => {
             let verdict = send_reply_to_client(packet, tables, &segment, &draft.decision);
-            if verdict == Verdict::Pass && draft.decision.kind.is_of_node() {
-                packet.set_role(Role::Node);
-                return return_to_stack(packet, tables);
-            }
-            verdict
+            pass_to_client(packet, tables, draft.decision.kind, verdict)
         }
         _ => drop_for(tables, Reason::CorruptTable),
     }

@@ -151,7 +151,9 @@ pub fn process_leaving_error<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
             let Some(draft) = tables.draft() else {
                 return drop_for(tables, Reason::CorruptTable);
             };
-            send::pass_rewritten(tables, translate_error(packet, &error, &draft.decision))
+            let rewritten = translate_error(packet, &error, &draft.decision);
+            let verdict = send::pass_rewritten(tables, rewritten);
+            send::pass_to_client(packet, tables, draft.decision.kind, verdict)
         }
         Carried::Nothing => Verdict::Pass,
         Carried::Failed(reason) => drop_for(tables, reason),

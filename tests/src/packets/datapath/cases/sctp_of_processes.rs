@@ -97,6 +97,12 @@ pub fn a_process_reaches_a_server_of_its_own_node(c: &mut Conversation, at: &End
     let echo = request.chunk(COOKIE_ECHO);
     c.from_process(&echo).turns_back_as(&returned(&echo).to(server.as_str()).from(snat.as_str()));
     assert_eq!(c.flows().only_state(), FlowState::Established);
+    // An error of the stack, instead of the server's reply.
+    let quoted = echo.to(server.as_str()).from(snat.as_str());
+    let error = port_unreachable(at.node, &quoted).quoting_only(8).macs(NODE_MAC, CLIENT_MAC);
+    let translated = error.inner(|_| echo.clone());
+    c.from_process(&error)
+        .turns_back_as(&returned(&translated.from(at.cluster_address()).to(at.node)));
     // Both pass where they arrive.
     c.forward(&returned(&echo).to(server.as_str()).from(snat.as_str()))
         .passes_for(Reason::NoFrontend);
