@@ -5,13 +5,16 @@
 //! 1. its form: [`check_request`](crate::request::check_request)
 //! 2. the number of requests of its source, and the connection that it came by, which the proxy knows
 //! 3. the rule and its canaries: [`route_request`]
-//! 4. what the route answers itself, and the client's certificate: [`admit_request`]
-//! 5. [`AdmittedRequest::checks`]: the client's rate, the length of the body, the token, the password, the server that is asked
-//! 6. an endpoint: [`Balancer::choose`](crate::balance::Balancer::choose)
+//! 4. what the route returns to everyone who has the certificate that it wants: [`ReturnedResponse`](crate::snippet::ReturnedResponse)
+//! 5. its source, unless the route wants any restriction satisfied and has others: [`AccessRuling`]
+//! 6. what the route answers itself, and the client's certificate: [`admit_request`]
+//! 7. [`AdmittedRequest::checks`]: the client's rate, the length of the body, the token, the password, the server that is asked
+//! 8. an endpoint: [`Balancer::choose`](crate::balance::Balancer::choose)
 //!
 //! # Invariants
 //!
-//! - A client that may not use the route learns nothing about it, not even where it redirects to.
+//! - A client that may not use the route learns nothing about it, not even where it redirects to. One that could still
+//!   get access by a password is redirected to TLS first.
 //! - A preflight, which has no credentials, comes before all checks of those.
 //! - What costs more comes later: nobody computes a hash or asks a server for a request that is refused anyway.
 
@@ -20,6 +23,7 @@ use std::sync::Arc;
 use http::HeaderMap;
 use http::header::CONTENT_LENGTH;
 
+use crate::access::AccessRuling;
 use crate::canary::choose_route;
 use crate::jwt::JwtAuth;
 use crate::policy::{BasicAuth, ExternalAuth, RateLimits, RoutePolicy};
@@ -77,13 +81,15 @@ pub fn route_request<'t>(
 }
 
 /// A request that its route forwards, if it passes the checks.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct AdmittedRequest<'r> {
     pub upstream: &'r UpstreamName,
     /// The most octets of its body; `None`: no limit.
     pub most_body: Option<u64>,
     /// What the proxy still has to check, in this order: these count, take time, or ask a server.
     pub checks: [Option<RouteCheck<'r>>; 5],
+    /// What the client's source says about its access. The checks of access complete it.
+    pub access: AccessRuling,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -97,6 +103,13 @@ pub enum RouteCheck<'r> {
     ExternalAuth(&'r ExternalAuth),
 }
 
+impl RouteCheck<'_> {
+    /// Whether [`AdmittedRequest::access`] takes what the check says.
+    pub fn is_about_access(self) -> bool {
+        matches!(self, Self::Password(_) | Self::ExternalAuth(_))
+    }
+}
+
 /// Answers a request of the route by its policy, or lets it in.
 pub fn admit_request<'r>(
     route: &'r Route,
@@ -104,6 +117,14 @@ pub fn admit_request<'r>(
     certificate: ClientCertificate,
 ) -> Result<AdmittedRequest<'r>, Rejected> {
     let policy = &*route.policy;
+    let ClientCertificate { is_verified, is_demanded } = certificate;
+    let lacks_certificate = (is_demanded || policy.requires_client_certificate) && !is_verified;
+    let returned = policy.snippet.as_ref().and_then(|rules| rules.returned.as_ref());
+    if let Some(returned) = returned.filter(|_| !lacks_certificate) {
+        let rejection = Rejection::Returned(returned.status());
+        return Err(Rejected { rejection, headers: returned.headers(facts) });
+    }
+    let access = AccessRuling::begin(policy, facts.client)?;
     if let Some(response) = respond::answer_by_policy(policy, facts) {
         let (parts, ()) = response.into_parts();
         return Err(Rejected {
@@ -111,8 +132,7 @@ pub fn admit_request<'r>(
             headers: parts.headers,
         });
     }
-    let ClientCertificate { is_verified, is_demanded } = certificate;
-    if (is_demanded || policy.requires_client_certificate) && !is_verified {
+    if lacks_certificate {
         return Err(Rejection::ClientCertificate.into());
     }
     let upstream = match &route.action {
@@ -120,7 +140,7 @@ pub fn admit_request<'r>(
         Action::Respond { status, .. } => return Err(Rejection::UnservedRule(*status).into()),
     };
     let most_body = policy.most_body(upstream.protocol, facts.headers);
-    Ok(AdmittedRequest { upstream, most_body, checks: list_checks(policy, most_body) })
+    Ok(AdmittedRequest { upstream, most_body, checks: list_checks(policy, most_body), access })
 }
 
 fn list_checks(policy: &RoutePolicy, most_body: Option<u64>) -> [Option<RouteCheck<'_>>; 5] {
@@ -153,14 +173,22 @@ mod tests {
     use crate::host::{Authority, HostPattern};
     use crate::jwt::KeySource;
     use crate::path::PathPattern;
-    use crate::policy::{Cors, CorsOrigin, Redirect, TlsRedirect};
+    use crate::policy::{Cors, CorsOrigin, Redirect, Satisfy, TlsRedirect};
     use crate::route::{Canary, RouteOwner};
+    use crate::snippet::{ReturnedResponse, SnippetRules};
     use crate::upstream::UpstreamProtocol;
 
     /// Everything refuses the request. One after the other gives way, so that the next one is seen.
     #[test]
     fn the_route_judges_a_request_in_this_order() {
+        let returned = ReturnedResponse::Text {
+            status: StatusCode::IM_A_TEAPOT,
+            media_type: HeaderValue::from_static("text/html"),
+            text: None,
+        };
+        let snippet = SnippetRules { returned: Some(returned), ..SnippetRules::default() };
         let mut policy = RoutePolicy {
+            snippet: Some(Arc::new(snippet)),
             denied_sources: vec!["192.0.2.0/24".parse().unwrap()],
             tls_redirect: TlsRedirect::Always,
             redirect: Some(Redirect {
@@ -197,9 +225,18 @@ mod tests {
         let policy_says = |status, location: &str| (Rejection::Policy(status), location.to_owned());
         let without_location = |rejection| (rejection, String::new());
 
+        let verified = ClientCertificate { is_verified: true, is_demanded: true };
+        let returned = Rejection::Returned(StatusCode::IM_A_TEAPOT);
+        assert_eq!(judge(&policy, verified), (returned, String::new()));
         assert_eq!(judge(&policy, certificate), policy_says(StatusCode::FORBIDDEN, ""));
-        policy.denied_sources.clear();
+        policy.snippet = None;
+        assert_eq!(judge(&policy, certificate), policy_says(StatusCode::FORBIDDEN, ""));
+        policy.satisfy = Satisfy::Any;
+        assert_eq!(judge(&policy, certificate), policy_says(StatusCode::FORBIDDEN, ""));
+        policy.basic_auth = Some(BasicAuth { realm: "inner".into(), users: None });
         let to_tls = policy_says(StatusCode::PERMANENT_REDIRECT, "https://a.org/");
+        assert_eq!(judge(&policy, certificate), to_tls);
+        policy.denied_sources.clear();
         assert_eq!(judge(&policy, certificate), to_tls);
         policy.tls_redirect = TlsRedirect::Never;
         let elsewhere = policy_says(StatusCode::FOUND, "https://b.org");

@@ -6,6 +6,7 @@
 //! - It knows nothing about Kubernetes: `lb-userspace` turns objects into rules and upstreams.
 //! - Work for a request is bounded by the size of the request, not by the number of routes.
 
+pub mod access;
 pub mod admission;
 pub mod affinity;
 pub mod auth;
@@ -18,6 +19,7 @@ pub mod hash_key;
 pub mod headers;
 pub mod host;
 pub mod jwt;
+pub mod mirror;
 pub mod path;
 pub mod policy;
 pub mod proxy_protocol;
@@ -28,6 +30,7 @@ pub mod respond;
 pub mod retry;
 pub mod rewrite;
 pub mod route;
+pub mod snippet;
 mod stable_hash;
 pub mod table;
 pub mod target;

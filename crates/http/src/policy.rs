@@ -11,7 +11,9 @@ use ipnet::IpNet;
 
 use crate::auth::Users;
 use crate::jwt::JwtAuth;
+use crate::mirror::Mirror;
 use crate::proxy_protocol;
+use crate::snippet::SnippetRules;
 use crate::upstream::{UpstreamName, UpstreamProtocol};
 
 /// The settings of one object, shared by all its routes.
@@ -34,6 +36,8 @@ pub struct RoutePolicy {
     /// Clients that may use the route; empty: all.
     pub allowed_sources: Vec<IpNet>,
     pub denied_sources: Vec<IpNet>,
+    /// Whether sources, password and the server that is asked must all give access.
+    pub satisfy: Satisfy,
     /// Refuses requests on connections without a client certificate that the host's authorities verify, so that
     /// no other host's connection and no plain text is a way around it.
     pub requires_client_certificate: bool,
@@ -56,6 +60,8 @@ pub struct RoutePolicy {
     /// Gets the requests while the route's own upstream has no endpoints.
     pub fallback: Option<UpstreamName>,
     pub compress: bool,
+    pub mirror: Option<Mirror>,
+    pub snippet: Option<Arc<SnippetRules>>,
     /// Whether requests appear in the access log.
     pub access_log: AccessLog,
 }
@@ -78,9 +84,20 @@ impl RoutePolicy {
     pub fn sets_request_header(&self, name: &HeaderName) -> bool {
         let granted = self.external_auth.iter().flat_map(|auth| &auth.response_headers);
         let configured = self.request_headers.iter().map(|(name, _)| name);
+        let by_snippet =
+            || self.snippet.as_ref().is_some_and(|rules| rules.sets_request_header(name));
         granted.chain(configured).any(|known| known == name)
             || self.jwt.as_ref().is_some_and(|jwt| jwt.sets_header(name))
+            || by_snippet()
     }
+}
+
+/// Which of the restrictions of access a client must satisfy: its source, its password, and the server that is asked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Satisfy {
+    #[default]
+    All,
+    Any,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -16,6 +16,8 @@ pub enum Rejection {
     NoRule,
     /// The policy answers: to sources that it refuses, with redirects, and to preflights.
     Policy(StatusCode),
+    /// A snippet returns this to everyone.
+    Returned(StatusCode),
     ClientCertificate,
     /// The rule has no Service that could be asked.
     UnservedRule(StatusCode),
@@ -58,6 +60,7 @@ impl Rejection {
         match self {
             Self::Malformed(refusal) => refusal.status(),
             Self::Policy(status)
+            | Self::Returned(status)
             | Self::UnservedRule(status)
             | Self::Token(status)
             | Self::ExternalAuth(status)
@@ -93,6 +96,7 @@ impl Rejection {
             Self::MisdirectedConnection => "misdirected",
             Self::NoRule => "no_route",
             Self::Policy(_) => "policy",
+            Self::Returned(_) => "returned",
             Self::ClientCertificate => "client_certificate",
             Self::UnservedRule(_) => "rule",
             Self::RateLimit => "rate_limit",

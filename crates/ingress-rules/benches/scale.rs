@@ -5,6 +5,7 @@
 use std::time::{Duration, Instant};
 
 use lb_http::path::Slashes;
+use lb_ingress_rules::snippets::SnippetReading;
 use lb_ingress_rules::{Delta, IngressRuleSettings, Model};
 use lb_rules::model::{Kind, Object};
 use serde_json::{Value, json};
@@ -92,6 +93,7 @@ fn settings() -> IngressRuleSettings {
         passthrough: false,
         default_certificate: None,
         auth_hosts: Vec::new(),
+        snippets: SnippetReading::Refused,
         max_body: Some(1 << 20),
         cluster_domain: "cluster.local".to_owned(),
         node: String::new(),

@@ -4,18 +4,20 @@
 //! - A host belongs to the namespace of its oldest Ingress. Unless the settings allow sharing, no other namespace has
 //!   rules or a certificate for it.
 //! - A wildcard host decides nothing about hosts below it that belong to another namespace.
+//! - What a snippet denies, it denies for all Ingresses of the host, all of which are the namespace's; or its rules close.
 //! - Canaries belong to the main Ingress's namespace, even if hosts are shared: they get its requests.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use http::StatusCode;
 use lb_http::path::Slashes;
-use lb_http::table::{HostRules, WhyShadowed};
+use lb_http::table::{HostRules, MOST_EXPRESSION_OCTETS, MOST_EXPRESSIONS, WhyShadowed};
 use lb_http::{Action, Canary, HostPattern, PathPattern, Route, RouteOwner, RoutePolicy};
 use lb_proxy::HostTls;
 use lb_rules::model::{Problem, ServiceName};
 
+use super::annotations::NGINX;
 use super::resolved::{Age, Clients, HostPart, Resolved, ResolvedTls, Restrictions, Share};
 
 /// Canaries of one path: each request is compared with all of them.
@@ -157,14 +159,20 @@ impl Combiner<'_> {
         clients: Option<&Clients>,
         combined: &mut Combined,
     ) {
+        let lost = self.deny_locations(accepted, combined);
         let mut defaults = Vec::new();
-        for (claim, part) in accepted {
-            let trouble = self.trouble_with_clients(part, clients, &combined.tls);
-            let closed = trouble.as_ref().map(|(_, why)| closed(claim, why));
-            if let Some((wanted, why)) = trouble {
+        for (index, (claim, part)) in accepted.iter().enumerate() {
+            let mut close = None;
+            if let Some((wanted, why)) = self.trouble_with_clients(part, clients, &combined.tls) {
                 combined.problem(claim, &wanted.field, format!("{why}; the rules answer 503"));
+                close = Some(closed(claim, "auth-tls-secret", &why));
             }
-            let route = |route: &Arc<Route>| closed.clone().unwrap_or_else(|| route.clone());
+            if let Some(why) = &lost[index] {
+                let field = format!("metadata.annotations[{NGINX}server-snippet]");
+                combined.problem(claim, &field, format!("{why}; the rules answer 503"));
+                close.get_or_insert_with(|| closed(claim, "server-snippet", why));
+            }
+            let route = |route: &Arc<Route>| close.clone().unwrap_or_else(|| route.clone());
             combined.rules.extend(part.paths.iter().map(|(path, own)| (path.clone(), route(own))));
             defaults.extend(part.default.iter().map(route));
         }
@@ -173,6 +181,48 @@ impl Combiner<'_> {
         if let Some(default) = self.default.as_ref().filter(|_| !has_default) {
             combined.rules.push((PathPattern::Default, default.clone()));
         }
+    }
+
+    /// Puts the locations of snippets before all rules, for all Ingresses of the host. For each Ingress, why some of
+    /// its requests would not be denied.
+    fn deny_locations(
+        &self,
+        accepted: &[(&HostClaim, &HostPart)],
+        combined: &mut Combined,
+    ) -> Vec<Option<String>> {
+        let host = self.host;
+        let is_expression = |path: &PathPattern| matches!(path, PathPattern::Regex(_));
+        let has_expressions =
+            accepted.iter().any(|(_, part)| part.paths.iter().any(|(path, _)| is_expression(path)));
+        let (mut seen, mut octets, mut expressions) = (HashSet::new(), 0, 0);
+        let mut judge = |claim: &HostClaim, part: &HostPart| {
+            let (first, _) = accepted.first()?;
+            if part.denied.is_empty() {
+                return None;
+            }
+            if claim.ingress.namespace != first.ingress.namespace {
+                let owner = &first.ingress.namespace;
+                return Some(format!(
+                    "a location would deny requests of namespace {owner}, which has host {host}"
+                ));
+            }
+            for location in &part.denied {
+                if let PathPattern::Regex(regex) = &location.path {
+                    expressions += 1;
+                    octets += regex.octets();
+                }
+                // Of Ingresses that deny the same, the first does it for all.
+                if seen.insert(comparable(&location.path, self.slashes)) {
+                    combined.rules.push((location.path.clone(), location.route.clone()));
+                }
+            }
+            if part.denied.iter().any(|location| location.is_preferred) && has_expressions {
+                return Some(format!("has ^~, but host {host} has regular expressions"));
+            }
+            let is_much = expressions > MOST_EXPRESSIONS || octets > MOST_EXPRESSION_OCTETS;
+            is_much.then(|| format!("host {host} has too many locations of snippets"))
+        };
+        accepted.iter().map(|(claim, part)| judge(claim, part)).collect()
     }
 
     /// Why the certificates that an Ingress wants of clients can't be demanded. A host has one policy for them: that of
@@ -395,12 +445,12 @@ impl Combined {
     }
 }
 
-fn closed(claim: &HostClaim, why: &str) -> Arc<Route> {
+fn closed(claim: &HostClaim, annotation: &str, why: &str) -> Arc<Route> {
     let owner = RouteOwner {
         namespace: claim.ingress.namespace.as_str().into(),
         name: claim.ingress.name.as_str().into(),
     };
-    let reason = format!("auth-tls-secret can't be honoured: {why}").into();
+    let reason = format!("{annotation} can't be honoured: {why}").into();
     let action = Action::Respond { status: StatusCode::SERVICE_UNAVAILABLE, reason };
     Arc::new(Route { owner, action, canaries: Vec::new(), policy: Arc::default() })
 }

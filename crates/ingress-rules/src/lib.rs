@@ -26,6 +26,7 @@ mod secrets;
 mod services;
 mod settings;
 pub mod snapshot;
+pub mod snippets;
 mod state;
 mod upstreams;
 

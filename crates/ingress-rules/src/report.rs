@@ -8,6 +8,7 @@ use serde::Serialize;
 
 use super::annotations::{self, AnnotationOutcome, Draft, Finding};
 use super::paths;
+use super::snippets::SnippetReading;
 
 /// A line for each annotation that concerns Ingress controllers, and for each path that is not served.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -44,15 +45,33 @@ impl Verdict {
 }
 
 /// Whatever class they have: the report comes before the decision.
-pub fn report_annotations<'a>(ingresses: impl IntoIterator<Item = &'a Ingress>) -> Vec<Line> {
-    ingresses.into_iter().flat_map(of_ingress).collect()
+pub fn report_annotations<'a>(
+    ingresses: impl IntoIterator<Item = &'a Ingress>,
+    snippets: SnippetReading,
+) -> Vec<Line> {
+    ingresses.into_iter().flat_map(|ingress| of_ingress(ingress, snippets)).collect()
 }
 
-fn of_ingress(ingress: &Ingress) -> Vec<Line> {
+const WITHOUT_SETTING: &str = "is honoured only with the setting allow-snippet-annotations";
+
+fn of_ingress(ingress: &Ingress, snippets: SnippetReading) -> Vec<Line> {
     let name = ServiceName::of(&ingress.metadata);
     let none = BTreeMap::new();
     let annotations = ingress.metadata.annotations.as_ref().unwrap_or(&none);
-    let (draft, findings) = annotations::read_annotations(annotations);
+    let (draft, mut findings) = annotations::read_annotations(annotations, snippets);
+    if snippets == SnippetReading::Refused {
+        // What would become of each directive.
+        let (_, read) = annotations::read_annotations(annotations, SnippetReading::Allowed);
+        let directives = read.into_iter().filter(|finding| finding.part.is_some());
+        findings.extend(directives.map(|finding| match finding.outcome {
+            AnnotationOutcome::Honoured => {
+                let outcome = AnnotationOutcome::Refused(WITHOUT_SETTING.to_owned());
+                Finding { outcome, ..finding }
+            }
+            _ => finding,
+        }));
+        findings.sort_by(|a, b| a.key.cmp(&b.key));
+    }
     let line = |verdict, subject: &str, value: &str, detail: String| Line {
         namespace: name.namespace.clone(),
         ingress: name.name.clone(),
@@ -64,9 +83,14 @@ fn of_ingress(ingress: &Ingress) -> Vec<Line> {
     let mut lines: Vec<Line> = findings
         .iter()
         .map(|finding| {
-            let (verdict, detail) = decide_verdict(finding);
-            let value = annotations.get(&finding.key).map_or("", String::as_str);
-            line(verdict, &finding.key, value, detail)
+            let (verdict, mut detail) = decide_verdict(finding);
+            if let Some(directive) = &finding.part
+                && !detail.starts_with("line ")
+            {
+                detail = format!("{} {detail}", annotations::shorten(directive)).trim().to_owned();
+            }
+            let value = finding.part.as_ref().or_else(|| annotations.get(&finding.key));
+            line(verdict, &finding.key, value.map_or("", String::as_str), detail)
         })
         .collect();
     for (field, path, why) in bad_paths(ingress, &draft) {
@@ -123,9 +147,9 @@ mod tests {
                 "nginx.ingress.kubernetes.io/proxy-body-size": "8m",
                 "nginx.ingress.kubernetes.io/limit-rps": "10",
                 "nginx.ingress.kubernetes.io/proxy-buffering": "on",
-                "nginx.ingress.kubernetes.io/mirror-target": "https://b",
+                "nginx.ingress.kubernetes.io/proxy-cookie-path": "/a /b",
                 "nginx.ingress.kubernetes.io/auth-tls-match-cn": "CN=a",
-                "nginx.ingress.kubernetes.io/configuration-snippet": "deny all;",
+                "nginx.ingress.kubernetes.io/configuration-snippet": "deny all; gzip on;",
                 "nginx.ingress.kubernetes.io/use-regex": "true",
                 "example.org/other": "x"
             }},
@@ -134,24 +158,31 @@ mod tests {
             ]}}]}
         }))
         .unwrap();
-        let lines = report_annotations([&ingress]);
-        let short: Vec<(&str, &str)> = lines
-            .iter()
-            .map(|l| (l.subject.rsplit('/').next().unwrap(), l.verdict.name()))
-            .collect();
-        assert_eq!(
-            short,
-            [
-                ("auth-tls-match-cn", "refused"),
-                ("configuration-snippet", "refused"),
+        let verdicts = |snippets| -> Vec<(String, &str)> {
+            let lines = report_annotations([&ingress], snippets);
+            let name = |line: &Line| line.subject.rsplit('/').next().unwrap().to_owned();
+            lines.iter().map(|line| (name(line), line.verdict.name())).collect()
+        };
+        let expected = |snippet: &[&'static str]| -> Vec<(String, &str)> {
+            let snippet = snippet.iter().map(|verdict| ("configuration-snippet", *verdict));
+            let others = [
                 ("limit-rps", "differs"),
-                ("mirror-target", "ignored"),
                 ("proxy-body-size", "honoured"),
                 ("proxy-buffering", "ignored"),
+                ("proxy-cookie-path", "ignored"),
                 ("use-regex", "differs"),
                 ("spec.rules[0].http.paths[0].path", "refused"),
-            ]
-        );
+            ];
+            let all = [("auth-tls-match-cn", "refused")].into_iter().chain(snippet).chain(others);
+            all.map(|(name, verdict)| (name.to_owned(), verdict)).collect()
+        };
+        // Without the setting, a line for the snippet, and one for each of its directives.
+        let without = verdicts(SnippetReading::Refused);
+        assert_eq!(without, expected(&["refused", "refused", "refused"]));
+        assert_eq!(verdicts(SnippetReading::Allowed), expected(&["honoured", "refused"]));
+        let lines = report_annotations([&ingress], SnippetReading::Allowed);
+        assert_eq!((&*lines[1].value, &*lines[1].detail), ("deny all;", "deny all;"));
+        assert_eq!(lines[2].detail, "line 1 (gzip on;) is not read");
         assert!(lines[0].detail.contains("503"), "{:?}", lines[0]);
     }
 }

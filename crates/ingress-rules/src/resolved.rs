@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 use jiff::Timestamp;
-use lb_http::policy::{AffinityCookie, Balance, RateLimits};
+use lb_http::policy::{AffinityCookie, Balance, RateLimits, Satisfy};
 use lb_http::route::CanaryHeader;
+use lb_http::snippet::SourceRule;
 use lb_http::{HostPattern, PathPattern, Route, UpstreamName};
 use lb_proxy::{Certificate, ClientCertificates, Passthrough};
 use lb_rules::model::{Problem, ServiceName};
@@ -40,6 +41,8 @@ pub type Age = Option<Timestamp>;
 #[derive(Clone, Debug, Default)]
 pub struct HostPart {
     pub paths: Vec<(PathPattern, Arc<Route>)>,
+    /// Have precedence over the paths of all Ingresses.
+    pub denied: Vec<DeniedLocation>,
     pub default: Option<Arc<Route>>,
     pub tls: Option<ResolvedTls>,
     /// `spec.tls` names the host, whether its Secret can be used or not.
@@ -47,6 +50,15 @@ pub struct HostPart {
     pub clients: Option<Clients>,
     /// Only a redirect to another host: gives way to every Ingress that has this host.
     pub gives_way: bool,
+}
+
+/// A location of a snippet whose requests nobody gets.
+#[derive(Clone, Debug)]
+pub struct DeniedLocation {
+    pub path: PathPattern,
+    /// Over all expressions, of whatever length.
+    pub is_preferred: bool,
+    pub route: Arc<Route>,
 }
 
 #[derive(Clone, Debug)]
@@ -68,6 +80,9 @@ pub struct Restrictions {
     /// Secret with the authorities of clients' certificates.
     pub clients: Option<Arc<str>>,
     pub limits: RateLimits,
+    /// Of snippets.
+    pub source_rules: Vec<SourceRule>,
+    pub satisfy: Satisfy,
 }
 
 /// Which certificates clients need.

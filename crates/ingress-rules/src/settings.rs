@@ -3,6 +3,8 @@
 use lb_http::path::Slashes;
 use lb_rules::model::ServiceName;
 
+use super::snippets::SnippetReading;
+
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct IngressRuleSettings {
     /// `spec.controller` of the IngressClasses to serve.
@@ -27,6 +29,8 @@ pub struct IngressRuleSettings {
     pub default_certificate: Option<ServiceName>,
     /// Hosts outside the own namespace that `auth-url` and `jwt-keys-url` may name: `auth.example.org`, `*.example.org`.
     pub auth_hosts: Vec<String>,
+    /// Whether `configuration-snippet` and `server-snippet` are read.
+    pub snippets: SnippetReading,
     /// Most octets of a request's body, unless an annotation overrides it; `None`: no limit.
     pub max_body: Option<u64>,
     /// Domain of the cluster's Services.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
 use std::time::Instant;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, StatusCode};
 use http_body::{Body, Frame, SizeHint};
 use lb_http::RoutePolicy;
@@ -36,6 +36,7 @@ pub(crate) struct BodySource {
     waker: RefCell<Option<Waker>>,
     /// The number of the try that gets the body.
     current: Cell<u32>,
+    copy: RefCell<Option<BodyCopy>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,6 +67,25 @@ impl Display for BodyFailure {
 }
 
 impl std::error::Error for BodyFailure {}
+
+/// What a copy of a body is told, until it says that it wants no more.
+pub(crate) enum CopiedBody {
+    /// The copy has `from` octets, and would have `by` more.
+    Grows {
+        from: usize,
+        by: usize,
+    },
+    Complete(Bytes),
+    /// The body was not complete, or the endpoint did not take all of it.
+    Broken,
+}
+
+/// A copy of the body that is being made while the body is passed on.
+struct BodyCopy {
+    octets: BytesMut,
+    /// Whether to go on.
+    tell: Box<dyn FnMut(CopiedBody) -> bool>,
+}
 
 /// Keeps back the body of a request with `Expect: 100-continue` until the endpoint wants it.
 #[derive(Debug, Default)]
@@ -113,23 +133,31 @@ impl BodySource {
             is_open: Cell::new(false),
             waker: RefCell::default(),
             current: Cell::new(0),
+            copy: RefCell::default(),
         })
     }
 
     /// The body of a request without one.
     pub fn empty(now: Instant) -> Rc<Self> {
+        Self::of_octets(Bytes::new(), now)
+    }
+
+    /// A body that is known as a whole.
+    pub(crate) fn of_octets(octets: Bytes, now: Instant) -> Rc<Self> {
+        let state = if octets.is_empty() { BodyState::Done } else { BodyState::Whole };
         Rc::new(Self {
-            incoming: RefCell::default(),
+            most: octets.len() as u64,
+            incoming: RefCell::new((!octets.is_empty()).then_some(ClientBody::Octets(octets))),
             policy: None,
-            most: 0,
             received: Cell::new(0),
-            state: Cell::new(BodyState::Done),
+            state: Cell::new(state),
             since: Cell::new(now),
             failure: Cell::new(None),
             gate: None,
             is_open: Cell::new(true),
             waker: RefCell::default(),
             current: Cell::new(0),
+            copy: RefCell::default(),
         })
     }
 
@@ -222,6 +250,39 @@ impl BodySource {
         }
     }
 
+    /// Copies the body from its beginning, while it is passed on.
+    pub(crate) fn copy_body(&self, tell: impl FnMut(CopiedBody) -> bool + 'static) {
+        let copy = BodyCopy { octets: BytesMut::new(), tell: Box::new(tell) };
+        self.copy.replace(Some(copy));
+    }
+
+    fn add_to_copy(&self, frame: &Frame<Bytes>, is_last: bool) {
+        let Some(mut copy) = self.copy.take() else { return };
+        if let Some(octets) = frame.data_ref() {
+            let (from, by) = (copy.octets.len(), octets.len());
+            if !(copy.tell)(CopiedBody::Grows { from, by }) {
+                return;
+            }
+            copy.octets.extend_from_slice(octets);
+        }
+        self.copy.replace(Some(copy));
+        if is_last {
+            self.complete_copy();
+        }
+    }
+
+    fn complete_copy(&self) {
+        if let Some(mut copy) = self.copy.take() {
+            (copy.tell)(CopiedBody::Complete(copy.octets.split().freeze()));
+        }
+    }
+
+    fn break_copy(&self) {
+        if let Some(mut copy) = self.copy.take() {
+            (copy.tell)(CopiedBody::Broken);
+        }
+    }
+
     fn enter(&self, state: BodyState) {
         self.state.set(state);
         self.since.set(Instant::now());
@@ -246,12 +307,14 @@ impl BodySource {
             }
         };
         let fail = |failure| {
+            self.break_copy();
             self.failure.set(Some(failure));
             self.enter(BodyState::Done);
             Poll::Ready(Some(Err(failure)))
         };
         match frame {
             None => {
+                self.complete_copy();
                 self.enter(BodyState::Done);
                 Poll::Ready(None)
             }
@@ -269,10 +332,17 @@ impl BodySource {
                     return fail(BodyFailure::TooLarge);
                 }
                 let is_last = frame.is_trailers() || body.is_end_stream();
+                self.add_to_copy(&frame, is_last);
                 self.enter(if is_last { BodyState::Done } else { BodyState::WaitsForEndpoint });
                 Poll::Ready(Some(Ok(frame)))
             }
         }
+    }
+}
+
+impl Drop for BodySource {
+    fn drop(&mut self) {
+        self.break_copy();
     }
 }
 

@@ -10,6 +10,8 @@ use hyper::body::Incoming;
 pub(crate) enum IncomingBody<B> {
     Http1(B),
     Http2(Incoming),
+    /// It was received before.
+    Octets(Bytes),
 }
 
 /// The sender has gone, or what it sent was malformed.
@@ -27,6 +29,8 @@ impl<B: Body<Data = Bytes> + Unpin> Body for IncomingBody<B> {
         match self.get_mut() {
             Self::Http1(body) => Pin::new(body).poll_frame(cx).map_err(|_| BrokenBody),
             Self::Http2(body) => Pin::new(body).poll_frame(cx).map_err(|_| BrokenBody),
+            Self::Octets(octets) if octets.is_empty() => Poll::Ready(None),
+            Self::Octets(octets) => Poll::Ready(Some(Ok(Frame::data(std::mem::take(octets))))),
         }
     }
 
@@ -34,6 +38,7 @@ impl<B: Body<Data = Bytes> + Unpin> Body for IncomingBody<B> {
         match self {
             Self::Http1(body) => body.is_end_stream(),
             Self::Http2(body) => body.is_end_stream(),
+            Self::Octets(octets) => octets.is_empty(),
         }
     }
 
@@ -41,6 +46,7 @@ impl<B: Body<Data = Bytes> + Unpin> Body for IncomingBody<B> {
         match self {
             Self::Http1(body) => body.size_hint(),
             Self::Http2(body) => body.size_hint(),
+            Self::Octets(octets) => SizeHint::with_exact(octets.len() as u64),
         }
     }
 }

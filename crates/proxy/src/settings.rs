@@ -128,6 +128,15 @@ pub struct ProxyLimits {
     pub compressions: usize,
     /// How many of these may be for one source.
     pub compressions_per_source: usize,
+    /// Octets that copies of requests for other servers take in one worker: `head_bytes` each, and their bodies.
+    pub mirrored_bytes: usize,
+    /// How many of these may be for the Ingresses of one namespace.
+    pub mirrored_bytes_per_namespace: usize,
+    /// The largest body that is copied: what a route accepts without an annotation.
+    pub mirrored_body: usize,
+    /// How long a server may take to respond to a copy, beginning when the request is complete. Longer than clients of
+    /// a healthy service wait, so that only the copies are lost that tell nothing.
+    pub mirrored_time: Duration,
     /// Unused connections to one endpoint that a worker keeps.
     pub idle_upstreams: usize,
     /// How long an unused connection to an endpoint is kept. Shorter than servers keep theirs: Node.js closes after
@@ -175,6 +184,10 @@ impl Default for ProxyLimits {
             source_buffer: 64 << 20,
             compressions: 128,
             compressions_per_source: 32,
+            mirrored_bytes: 16 << 20,
+            mirrored_bytes_per_namespace: 4 << 20,
+            mirrored_body: 1 << 20,
+            mirrored_time: Duration::from_secs(10),
             idle_upstreams: 128,
             upstream_idle: Duration::from_secs(50),
             upstream_streams: 100,

@@ -39,6 +39,8 @@ pub(crate) struct WorkerContext {
     pub handshakes: Handshakes,
     pub balancers: Balancers,
     pub published_keys: PublishedKeyCache,
+    /// Makes marks that copies of requests are recognized by.
+    pub copy_marks: RandomState,
 }
 
 impl WorkerContext {
@@ -59,6 +61,7 @@ impl WorkerContext {
             handshakes: Handshakes::new(settings.session_keys.clone())?,
             balancers: Balancers::new(settings.balancing.clone(), config),
             published_keys: PublishedKeyCache::new(settings.limits.key_fetch_interval),
+            copy_marks: RandomState::new(),
             settings,
         })
     }
@@ -79,6 +82,8 @@ pub(crate) struct Worker {
     is_draining: Cell<bool>,
     /// Responses that are being compressed.
     pub compressions: Shares<ClientNetwork>,
+    /// Octets that copies of requests take, by namespace.
+    pub mirrored: Shares<Arc<str>>,
     /// Connections that were accepted and are not yet clients.
     arriving: Cell<usize>,
     /// Connections that are forwarded without being decrypted.
@@ -135,6 +140,7 @@ impl Worker {
             random: Cell::new(seed | 1),
             is_draining: Cell::new(false),
             compressions: Shares::new(limits.compressions, limits.compressions_per_source),
+            mirrored: Shares::new(limits.mirrored_bytes, limits.mirrored_bytes_per_namespace),
             arriving: Cell::new(0),
             passed: Cell::new(0),
             future_slots: OnceCell::new(),

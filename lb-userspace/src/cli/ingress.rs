@@ -9,6 +9,7 @@ use lb_http::path::Slashes;
 use lb_ingress::listeners::ListenAddresses;
 use lb_ingress::status::{self, PublishedFrom};
 use lb_ingress::{IngressOptions, ObjectOrigin, parent};
+use lb_ingress_rules::snippets::SnippetReading;
 use lb_kernel::privileges::Privileges;
 use lb_proxy::settings::ProxyLimits;
 use lb_source::cluster::Access;
@@ -132,6 +133,10 @@ pub(crate) fn model_settings(
         passthrough: settings.allow_tls_passthrough,
         default_certificate: settings.default_certificate.clone(),
         auth_hosts: settings.auth_hosts.clone(),
+        snippets: match settings.allow_snippet_annotations {
+            true => SnippetReading::Allowed,
+            false => SnippetReading::Refused,
+        },
         max_body: settings.max_body_size.0,
         cluster_domain: settings.cluster_domain.clone(),
         node: node_name.unwrap_or_default().to_owned(),

@@ -109,7 +109,7 @@ pub(crate) fn run_ingress_report(
         Object::Ingress(ingress) => Some(&**ingress),
         _ => None,
     });
-    let lines = report_annotations(ingresses);
+    let lines = report_annotations(ingresses, settings.snippets);
     print_rows(&lines, options.format)?;
     match lines.iter().filter(|line| line.verdict == Verdict::Refused).count() {
         0 => Ok(()),

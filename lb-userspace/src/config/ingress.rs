@@ -112,11 +112,16 @@ pub struct IngressSettings {
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub allow_tls_passthrough: bool,
 
+    /// Honour what can be read without doubt of ingress-nginx's snippets
+    #[arg(long, value_name = "true|false", action = ArgAction::Set, default_value = "false")]
+    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub allow_snippet_annotations: bool,
+
     /// Secret with the certificate for hosts without one of their own [default: such connections are refused]
     #[arg(long, value_name = "NAMESPACE/NAME", value_parser = namespaced_name)]
     pub default_certificate: Option<ServiceName>,
 
-    /// Host outside the cluster that auth-url and jwt-keys-url may name, for example auth.example.org or *.example.org; may be repeated
+    /// Host outside the cluster that auth-url, jwt-keys-url and mirror-target may name, for example auth.example.org or *.example.org; may be repeated
     #[arg(long, alias = "auth-host", value_name = "HOST", value_delimiter = ',')]
     pub auth_hosts: Vec<String>,
 

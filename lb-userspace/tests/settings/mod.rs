@@ -96,6 +96,7 @@ pub const SETTINGS: &[Setting] = &[
     row("allow-external-names", "true", "crates/ingress-rules/tests/ingress/backend_external_name_allowed.txt"),
     row("allow-cross-namespace-secrets", "true", "crates/ingress-rules/tests/ingress/annotation_secret_of_another_namespace.txt"),
     row("allow-tls-passthrough", "true", "crates/ingress-rules/tests/ingress/tls_passthrough.txt"),
+    row("allow-snippet-annotations", "true", "crates/ingress-rules/tests/ingress/annotation_snippets_allowed.txt"),
     row("default-certificate", "edge/default", "crates/ingress-rules/tests/ingress/tls_default_certificate.txt"),
     row("auth-hosts", "auth.example.org,*.example.com", "crates/ingress-rules/tests/ingress/annotation_external_auth.txt"),
     row("max-body-size", "8m", "crates/ingress-rules/tests/ingress/max_body_of_the_settings.txt"),

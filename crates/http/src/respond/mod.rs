@@ -3,27 +3,23 @@
 mod cors;
 mod facts;
 mod redirect;
+mod template;
 
 use std::net::IpAddr;
 
 use http::header::STRICT_TRANSPORT_SECURITY;
-use http::{HeaderMap, Response, StatusCode};
+use http::{HeaderMap, Response};
 use ipnet::IpNet;
 
 use crate::policy::RoutePolicy;
 
-use facts::empty_response;
-
 pub use facts::Facts;
 pub use redirect::redirect_to_sign_in;
+pub(crate) use template::fill_template;
 
-/// The response to a request that is not forwarded. [`add_response_headers`] completes it. The order of the checks is part of
-/// the behaviour: a client that may not use the route learns nothing about it, and a preflight, which has no credentials,
-/// comes before all checks of those.
+/// The response to a request that is not forwarded. [`add_response_headers`] completes it. The order is part of the
+/// behaviour: a preflight, which has no credentials, comes before all checks of those.
 pub(crate) fn answer_by_policy(policy: &RoutePolicy, facts: &Facts) -> Option<Response<()>> {
-    if !may_use_route(&policy.allowed_sources, &policy.denied_sources, facts.client) {
-        return Some(empty_response(StatusCode::FORBIDDEN));
-    }
     redirect::redirect_to_tls(policy, facts)
         .or_else(|| redirect::redirect_as_configured(policy, facts))
         .or_else(|| redirect::redirect_to_app_root(policy, facts))

@@ -4,6 +4,7 @@ use http::header::LOCATION;
 use http::{HeaderValue, Response, StatusCode};
 
 use super::facts::{Facts, empty_response};
+use super::template::{fill_template, path_and_query};
 use crate::policy::{Redirect, RoutePolicy, TlsRedirect};
 
 /// Certificate authorities fetch challenges (ACME, RFC 8555, 8.3) over plain HTTP, before there is a certificate.
@@ -30,7 +31,7 @@ pub(crate) fn redirect_to_tls(policy: &RoutePolicy, facts: &Facts) -> Option<Res
 pub(crate) fn redirect_as_configured(policy: &RoutePolicy, facts: &Facts) -> Option<Response<()>> {
     let Redirect { status, location, append_path } = policy.redirect.as_ref()?;
     let path = if *append_path { path_and_query(facts) } else { String::new() };
-    Some(redirect(*status, &format!("{}{path}", fill(location, facts))))
+    Some(redirect(*status, &format!("{}{path}", fill_template(location, facts))))
 }
 
 pub(crate) fn redirect_to_app_root(policy: &RoutePolicy, facts: &Facts) -> Option<Response<()>> {
@@ -42,64 +43,7 @@ pub(crate) fn redirect_to_app_root(policy: &RoutePolicy, facts: &Facts) -> Optio
 
 /// The page where a client without access signs in.
 pub fn redirect_to_sign_in(url: &str, facts: &Facts) -> Response<()> {
-    redirect(StatusCode::FOUND, &fill(url, facts))
-}
-
-/// Replaces the variables of a configured URL, which are nginx's: parts of what was asked for.
-fn fill(template: &str, facts: &Facts) -> String {
-    let mut text = String::with_capacity(template.len() + facts.path.len());
-    let mut rest = template;
-    while let Some((before, after)) = rest.split_once('$') {
-        text.push_str(before);
-        rest = after;
-        let name = &after[..after.find(|next| !is_word(next)).unwrap_or(after.len())];
-        match name {
-            "scheme" => text.push_str(if facts.is_tls { "https" } else { "http" }),
-            "host" => text.push_str(facts.authority.map_or("", |authority| &authority.host)),
-            "http_host" => push_authority(&mut text, facts),
-            "uri" => text.push_str(facts.path),
-            "request_uri" => text.push_str(&path_and_query(facts)),
-            "escaped_request_uri" => push_escaped(&mut text, &path_and_query(facts)),
-            _ => {
-                text.push('$');
-                continue;
-            }
-        }
-        rest = &after[name.len()..];
-    }
-    text.push_str(rest);
-    text
-}
-
-/// Host and port as the client has named them.
-fn push_authority(text: &mut String, facts: &Facts) {
-    let Some(authority) = facts.authority else { return };
-    text.push_str(&authority.host);
-    if let Some(port) = authority.port {
-        text.push_str(&format!(":{port}"));
-    }
-}
-
-fn is_word(character: char) -> bool {
-    character.is_ascii_alphanumeric() || character == '_'
-}
-
-/// As the value of an argument of a query.
-fn push_escaped(text: &mut String, value: &str) {
-    for octet in value.bytes() {
-        if octet.is_ascii_alphanumeric() || b"-._~/".contains(&octet) {
-            text.push(octet.into());
-        } else {
-            text.push_str(&format!("%{octet:02X}"));
-        }
-    }
-}
-
-fn path_and_query(facts: &Facts) -> String {
-    match facts.query {
-        Some(query) => format!("{}?{query}", facts.path),
-        None => facts.path.to_string(),
-    }
+    redirect(StatusCode::FOUND, &fill_template(url, facts))
 }
 
 fn redirect(status: StatusCode, location: &str) -> Response<()> {

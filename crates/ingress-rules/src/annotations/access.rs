@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use http::Method;
+use lb_http::policy::Satisfy;
 
 use super::values::{
     header_names, header_value, parse_sources, parse_template, parse_token, parse_word,
@@ -24,6 +25,14 @@ pub const TABLE: &[Annotation] = &[
         "addresses and ranges",
         |draft, text| { draft.denied_sources = parse_sources(text)?; Ok(()) },
         "Clients that get 403",
+    )
+    .restricting(),
+    Annotation::set(
+        "satisfy",
+        &["satisfy"],
+        "`all`, `any`",
+        |draft, text| { draft.satisfy = Some(parse_word(text, &[("all", Satisfy::All), ("any", Satisfy::Any)])?); Ok(()) },
+        "Whether all restrictions by source, password and `auth-url` must be satisfied, or any; `all` without it",
     )
     .restricting(),
     Annotation::set(
@@ -87,8 +96,8 @@ pub const TABLE: &[Annotation] = &[
         &["auth-signin"],
         "URL",
         |draft, text| { draft.external.signin = Some(parse_template(text)?); Ok(()) },
-        "Where clients without access are redirected to (302), instead of getting 401. `$host`, `$http_host` (with port), \
-         `$scheme`, `$request_uri` and `$escaped_request_uri` stand for parts of the request",
+        "Where clients without access are redirected to (302), instead of getting 401; variables as in \
+         `permanent-redirect`",
     )
     .differs("no other variables"),
     Annotation::set(

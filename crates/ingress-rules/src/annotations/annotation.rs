@@ -1,5 +1,6 @@
 //! The declaration of an annotation.
 
+use super::super::snippets::SnippetKind;
 use super::draft::Draft;
 
 /// An annotation of Ingresses, under its names.
@@ -31,7 +32,7 @@ pub enum Effect {
         harmless: &'static [&'static str],
     },
     /// Configuration of another program: never executed.
-    Snippet,
+    Snippet(SnippetKind),
 }
 
 impl Annotation {

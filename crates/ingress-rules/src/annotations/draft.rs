@@ -7,13 +7,16 @@ use std::time::Duration;
 use http::{HeaderName, HeaderValue, Method, StatusCode};
 use ipnet::IpNet;
 use lb_http::policy::{
-    AffinityCookie, Balance, CorsOrigin, RateLimits, Retry, SameSite, Timeouts, TlsRedirect,
+    AffinityCookie, Balance, CorsOrigin, RateLimits, Retry, SameSite, Satisfy, Timeouts,
+    TlsRedirect,
 };
+use lb_http::snippet::SnippetRules;
 use lb_http::upstream::UpstreamProtocol;
 use lb_http::{HostPattern, route::CanaryHeader};
 use lb_proxy::config::ProxyProtocol;
 
 use super::super::resolved::Restrictions;
+use super::super::snippets::{SnippetScope, combine_scopes};
 use super::jwt_draft::JwtDraft;
 
 #[derive(Clone, Debug, Default)]
@@ -35,6 +38,7 @@ pub struct Draft {
     pub request_headers: Vec<(HeaderName, HeaderValue)>,
     pub response_headers: Vec<(HeaderName, HeaderValue)>,
     pub compress: bool,
+    pub mirror: MirrorDraft,
     pub no_access_log: bool,
     pub error_statuses: BTreeSet<u16>,
     /// Name of a Service.
@@ -51,6 +55,9 @@ pub struct Draft {
 
     pub allowed_sources: Vec<IpNet>,
     pub denied_sources: Vec<IpNet>,
+    pub satisfy: Option<Satisfy>,
+    pub server_snippet: SnippetScope,
+    pub location_snippet: SnippetScope,
     pub users: UserFile,
     pub external: ExternalAuthDraft,
     pub jwt: JwtDraft,
@@ -75,7 +82,7 @@ impl Draft {
     pub fn restrictions(&self) -> Restrictions {
         let needs_users = self.users.required || self.users.secret.is_some();
         let needs_certificates = self.clients.verify != Some(VerifyClient::Off);
-        Restrictions {
+        let demanded = Restrictions {
             allowed_sources: self.allowed_sources.clone(),
             denied_sources: self.denied_sources.clone(),
             users: needs_users.then(|| self.users.secret.clone().unwrap_or_default()),
@@ -83,6 +90,27 @@ impl Draft {
             jwt: self.jwt.clone(),
             clients: self.clients.secret.clone().filter(|_| needs_certificates),
             limits: self.limits.clone(),
+            source_rules: self.snippet().map_or_else(Vec::new, |rules| rules.sources.clone()),
+            satisfy: Satisfy::default(),
+        };
+        // Without restrictions there is nothing to satisfy.
+        match demanded == Restrictions::default() {
+            true => demanded,
+            false => Restrictions { satisfy: self.satisfy(), ..demanded },
+        }
+    }
+
+    /// What snippets add to the policy.
+    pub(crate) fn snippet(&self) -> Option<Arc<SnippetRules>> {
+        let has_external_auth = self.external.url.is_some();
+        combine_scopes(&self.server_snippet, &self.location_snippet, has_external_auth)
+    }
+
+    /// Whether any restriction is enough. Annotation and snippet must agree.
+    pub(crate) fn satisfy(&self) -> Satisfy {
+        match (self.satisfy, self.location_snippet.satisfy) {
+            (Some(one), Some(other)) if one != other => Satisfy::All,
+            (one, other) => one.or(other).unwrap_or_default(),
         }
     }
 
@@ -116,6 +144,21 @@ impl Draft {
             keep_on_failure: !cookie.change_on_failure,
         })
     }
+}
+
+/// Copies of requests for another server.
+#[derive(Clone, Debug, Default)]
+pub struct MirrorDraft {
+    pub target: Option<MirrorTarget>,
+    pub without_body: bool,
+    pub host: Option<HeaderValue>,
+}
+
+/// A server, as `http://host:port`, and the path of copies with variables.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MirrorTarget {
+    pub server: Arc<str>,
+    pub uri: Arc<str>,
 }
 
 /// Basic authentication.

@@ -71,8 +71,7 @@ pub const TABLE: &[Annotation] = &[
     )
     .restricting()
     .differs(
-        "only for paths of this Ingress, not for all of the host; expressions run in linear time, so look-around and \
-         back-references are not supported",
+        "only for paths of this Ingress, not for all of the host; no look-around and back-references",
     ),
     Annotation::set(
         "connect-timeout",
@@ -104,8 +103,7 @@ pub const TABLE: &[Annotation] = &[
     )
     .differs(
         "requests that no endpoint received are always retried, unless it is `off`; of others, only idempotent ones; \
-         `invalid_header` is the same as `error`; \
-         `http_403` and `http_404` are statuses like all others",
+         `invalid_header` is the same as `error`",
     ),
     Annotation::set(
         "retry-tries",

@@ -16,15 +16,18 @@ mod hosts;
 mod jwt;
 mod jwt_draft;
 mod limits;
+mod mirror;
 mod redirects;
 #[cfg(test)]
 mod reference;
 mod snippets;
 mod unused;
-mod values;
+pub(crate) mod values;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::LazyLock;
+
+use super::snippets::{SnippetKind, SnippetReading, restricting_directive};
 
 pub use annotation::{Annotation, Effect};
 pub use canary::expression_error;
@@ -38,6 +41,7 @@ pub const NGINX: &str = "nginx.ingress.kubernetes.io/";
 pub fn all_annotations() -> impl Iterator<Item = &'static Annotation> {
     let tables: [&'static [Annotation]; 14] = [
         forwarding::TABLE,
+        mirror::TABLE,
         redirects::TABLE,
         access::TABLE,
         jwt::TABLE,
@@ -92,6 +96,8 @@ impl AnnotationOutcome {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
     pub key: String,
+    /// The directive of a snippet.
+    pub part: Option<String>,
     pub outcome: AnnotationOutcome,
     /// The annotation closes the rules.
     pub closes: bool,
@@ -109,7 +115,10 @@ static KEYS: LazyLock<HashMap<String, (usize, usize)>> = LazyLock::new(|| {
 static DECLARED: LazyLock<Vec<&Annotation>> = LazyLock::new(|| all_annotations().collect());
 
 /// Reads all annotations of an Ingress.
-pub(crate) fn read_annotations(annotations: &BTreeMap<String, String>) -> (Draft, Vec<Finding>) {
+pub(crate) fn read_annotations(
+    annotations: &BTreeMap<String, String>,
+    snippets: SnippetReading,
+) -> (Draft, Vec<Finding>) {
     let mut draft = Draft::default();
     let mut findings = Vec::new();
     let mut known = Vec::new();
@@ -119,7 +128,7 @@ pub(crate) fn read_annotations(annotations: &BTreeMap<String, String>) -> (Draft
             Some(&(index, rank)) => known.push((index, rank, key, value)),
             None if key.starts_with(MILLRACE) || key.starts_with(NGINX) => {
                 let outcome = AnnotationOutcome::Unsupported(unknown(key, &mut guesses));
-                findings.push(Finding { key: key.clone(), outcome, closes: false });
+                findings.push(Finding { key: key.clone(), part: None, outcome, closes: false });
             }
             None => {}
         }
@@ -128,17 +137,23 @@ pub(crate) fn read_annotations(annotations: &BTreeMap<String, String>) -> (Draft
     known.sort();
     let mut last: Option<(usize, &String)> = None;
     for (index, _, key, value) in known {
-        let (outcome, closes) = match last {
-            Some((other, by)) if other == index => {
+        let (outcome, closes) = match (last, DECLARED[index].effect) {
+            (Some((other, by)), _) if other == index => {
                 let why = format!("{by} is set, too, and takes precedence");
                 (AnnotationOutcome::Overridden(why), false)
+            }
+            (_, Effect::Snippet(kind @ (SnippetKind::Location | SnippetKind::Server)))
+                if snippets == SnippetReading::Allowed =>
+            {
+                findings.extend(snippets::read_snippet(kind, &mut draft, key, value));
+                continue;
             }
             _ => DECLARED[index].apply(&mut draft, key, value),
         };
         if last.is_none_or(|(other, _)| other != index) {
             last = Some((index, key));
         }
-        findings.push(Finding { key: key.clone(), outcome, closes });
+        findings.push(Finding { key: key.clone(), part: None, outcome, closes });
     }
     findings.sort_by(|a, b| a.key.cmp(&b.key));
     (draft, findings)
@@ -150,6 +165,13 @@ fn quoted(value: &str) -> String {
         Some((end, _)) => format!("{:?}...", &value[..end]),
         None => format!("{value:?}"),
     }
+}
+
+/// A text in a message, on one line.
+pub(crate) fn shorten(text: &str) -> String {
+    let shown: String =
+        text.chars().take(MOST_QUOTED).map(|c| if c.is_control() { ' ' } else { c }).collect();
+    if shown.len() < text.len() { shown + "..." } else { shown }
 }
 
 const MOST_QUOTED: usize = 100;
@@ -201,9 +223,10 @@ impl Annotation {
             Effect::Unsupported { why, .. } => {
                 (AnnotationOutcome::Unsupported(why.to_owned()), why.to_owned())
             }
-            Effect::Snippet => {
-                let restricting = snippets::restricting_directive(value);
-                let outcome = AnnotationOutcome::Refused(snippets::refuse_snippet(restricting));
+            Effect::Snippet(_) => {
+                let restricting = restricting_directive(value);
+                let refusal = snippets::refuse_snippet(restricting.as_deref());
+                let outcome = AnnotationOutcome::Refused(refusal);
                 let Some(directive) = restricting else { return (outcome, false) };
                 (outcome, format!("it restricts access ({directive})"))
             }
@@ -222,7 +245,8 @@ mod tests {
     use super::*;
 
     fn read_one(key: &str, value: &str) -> (Draft, Vec<Finding>) {
-        read_annotations(&BTreeMap::from([(key.to_owned(), value.to_owned())]))
+        let annotations = BTreeMap::from([(key.to_owned(), value.to_owned())]);
+        read_annotations(&annotations, SnippetReading::Refused)
     }
 
     #[test]
@@ -247,7 +271,7 @@ mod tests {
                 Effect::Nothing(why) | Effect::Unsupported { why, .. } => {
                     assert!(!why.is_empty(), "{names:?}");
                 }
-                Effect::Snippet => {}
+                Effect::Snippet(_) => {}
             }
         }
     }
@@ -256,7 +280,7 @@ mod tests {
     #[test]
     fn a_restriction_with_a_bad_value_closes() {
         let restricting = |annotation: &&Annotation| {
-            annotation.restricts && !matches!(annotation.effect, Effect::Snippet)
+            annotation.restricts && !matches!(annotation.effect, Effect::Snippet(_))
         };
         for annotation in all_annotations().filter(restricting) {
             for key in annotation.keys() {
@@ -275,7 +299,7 @@ mod tests {
             (format!("{MILLRACE}max-body-size"), "2m".to_owned()),
             (format!("{NGINX}proxy-body-size"), "1m".to_owned()),
         ]);
-        let (draft, findings) = read_annotations(&both);
+        let (draft, findings) = read_annotations(&both, SnippetReading::Refused);
         assert_eq!(draft.max_body, Some(2 << 20));
         assert!(matches!(findings[1].outcome, AnnotationOutcome::Overridden(_)), "{findings:?}");
         let (_, findings) = read_one(&format!("{NGINX}proxy-body-sise"), "1m");

@@ -3,6 +3,7 @@
 use std::fmt::Write;
 use std::path::Path;
 
+use super::super::snippets::SnippetKind;
 use super::{Annotation, Effect, MILLRACE, NGINX, all_annotations};
 
 const BEGIN: &str = "<!-- Generated from the code: UPDATE_EXPECT=1 cargo test -p lb-ingress-rules --lib annotations::reference -->\n";
@@ -10,10 +11,9 @@ const END: &str = "<!-- End of the generated part -->\n";
 
 fn tables() -> String {
     let mut text = format!(
-        "\nThe first column is the name after `{MILLRACE}`, the second the one after `{NGINX}`. Annotations marked with \
-         \u{2020} restrict: if one can't be honoured, the Ingress's rules answer 503. *Differs:* what Millrace does \
-         otherwise than ingress-nginx.\n\n\
-         | name | of ingress-nginx | value | effect |\n| --- | --- | --- | --- |\n"
+        "\nAnnotations marked with \u{2020} restrict: if one can't be honoured, the Ingress's rules answer 503. \
+         *Differs:* what Millrace does otherwise than ingress-nginx.\n\n\
+         | `{MILLRACE}` | `{NGINX}` | value | effect |\n| --- | --- | --- | --- |\n"
     );
     for annotation in
         all_annotations().filter(|annotation| matches!(annotation.effect, Effect::Set(_)))
@@ -40,7 +40,10 @@ fn tables() -> String {
     text += &rows_by_reason(all_annotations().filter_map(|annotation| {
         let why = match annotation.effect {
             Effect::Unsupported { why, .. } => why,
-            Effect::Snippet => {
+            Effect::Snippet(SnippetKind::Location | SnippetKind::Server) => {
+                "[honoured in part](migrate-from-ingress-nginx.md#2-replace-snippets), or refused as others"
+            }
+            Effect::Snippet(SnippetKind::Other) => {
                 "snippets are never executed; one that restricts access closes the rules"
             }
             Effect::Set(_) | Effect::Nothing(_) => return None,

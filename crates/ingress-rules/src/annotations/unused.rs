@@ -3,6 +3,8 @@
 use super::Annotation;
 
 const BUFFERS: &str = "bodies are streamed, in both directions";
+const GLOBAL_RATES: &str = "replicas do not count together; use limit-rps, limit-allowlist";
+const REDIRECTS: &str = "redirects have a whole URL, with the standard port";
 const CONNECTIONS: &str = "the proxy manages its connections itself";
 const CIPHERS: &str = "TLS 1.2 and 1.3 with secure ciphers only; this is not adjustable";
 
@@ -16,18 +18,12 @@ pub const NOTHING: &[Annotation] = &[
     Annotation::nothing(&["client-body-buffer-size"], BUFFERS),
     Annotation::nothing(&["proxy-http-version"], CONNECTIONS),
     Annotation::nothing(&["connection-proxy-header"], CONNECTIONS),
-    Annotation::nothing(
-        &["service-upstream"],
-        "endpoints are used directly, and draining ones finish their requests",
-    ),
+    Annotation::nothing(&["service-upstream"], "endpoints are used directly"),
     Annotation::nothing(
         &["load-balance"],
         "of two random endpoints, the one with fewer requests is used",
     ),
-    Annotation::nothing(
-        &["affinity-mode"],
-        "a session stays at its endpoint as long as that serves, as in mode persistent",
-    ),
+    Annotation::nothing(&["affinity-mode"], "it is always persistent"),
     Annotation::nothing(&["affinity-canary-behavior"], "a canary has sessions of its own"),
     Annotation::nothing(
         &["session-cookie-conditional-samesite-none"],
@@ -65,21 +61,12 @@ const OFF: &[&str] = &["false", "off", "0", ""];
 
 pub const UNSUPPORTED: &[Annotation] = &[
     Annotation::unsupported(
-        &["satisfy"],
-        &["all"],
-        "clients must pass all restrictions; any of them is not enough",
-    ),
-    Annotation::unsupported(
         &["auth-tls-match-cn"],
         &[],
         "names in clients' certificates are not compared",
     )
     .restricting(),
-    Annotation::unsupported(
-        &["auth-tls-error-page"],
-        OFF,
-        "the handshake fails, so there is no page",
-    ),
+    Annotation::unsupported(&["auth-tls-error-page"], OFF, "the handshake fails"),
     Annotation::unsupported(&["auth-request-redirect"], OFF, "auth-url gets the original URL"),
     Annotation::unsupported(
         &["auth-always-set-cookie"],
@@ -115,26 +102,14 @@ pub const UNSUPPORTED: &[Annotation] = &[
         OFF,
         "a key has one endpoint, not a subset",
     ),
-    Annotation::unsupported(&["relative-redirects"], OFF, "redirects have a whole URL"),
-    Annotation::unsupported(
-        &["use-port-in-redirects"],
-        OFF,
-        "redirects to https have the standard port",
-    ),
+    Annotation::unsupported(&["relative-redirects"], OFF, REDIRECTS),
+    Annotation::unsupported(&["use-port-in-redirects"], OFF, REDIRECTS),
     Annotation::unsupported(&["limit-rate"], OFF, "the speed of responses is not limited"),
     Annotation::unsupported(&["limit-rate-after"], OFF, "the speed of responses is not limited"),
-    Annotation::unsupported(
-        &["global-rate-limit"],
-        OFF,
-        "replicas do not count together; use limit-rps",
-    )
-    .restricting(),
-    Annotation::unsupported(&["global-rate-limit-window"], OFF, "replicas do not count together"),
-    Annotation::unsupported(&["global-rate-limit-key"], OFF, "limits are by client address"),
-    Annotation::unsupported(&["global-rate-limit-ignored-cidrs"], OFF, "use limit-allowlist"),
-    Annotation::unsupported(&["mirror-target"], OFF, "requests are not mirrored"),
-    Annotation::unsupported(&["mirror-request-body"], OFF, "requests are not mirrored"),
-    Annotation::unsupported(&["mirror-host"], OFF, "requests are not mirrored"),
+    Annotation::unsupported(&["global-rate-limit"], OFF, GLOBAL_RATES).restricting(),
+    Annotation::unsupported(&["global-rate-limit-window"], OFF, GLOBAL_RATES),
+    Annotation::unsupported(&["global-rate-limit-key"], OFF, GLOBAL_RATES),
+    Annotation::unsupported(&["global-rate-limit-ignored-cidrs"], OFF, GLOBAL_RATES),
     Annotation::unsupported(&["fastcgi-index"], OFF, "FastCGI is not supported"),
     Annotation::unsupported(&["fastcgi-params-configmap"], OFF, "FastCGI is not supported"),
     Annotation::unsupported(&["enable-modsecurity"], OFF, "there is no web application firewall")

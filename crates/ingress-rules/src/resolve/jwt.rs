@@ -5,7 +5,8 @@ use std::sync::Arc;
 use lb_http::jwt::{JwtAuth, KeyAddress, KeySource};
 
 use super::Resolver;
-use super::auth::{REALM, ServerTrust};
+use super::auth::REALM;
+use super::servers::ServerTrust;
 
 impl Resolver<'_> {
     /// A token is for someone and by someone: without issuer or audience, one for another program would count here.
@@ -52,7 +53,7 @@ impl Resolver<'_> {
         if let Some(url) = url {
             let authorities = secret.map(|name| secrets.authorities(&name)).transpose();
             let trust = ServerTrust::Verified(authorities.map_err(of_secret)?);
-            let server = self.auth_server("jwt-keys-url", url, trust);
+            let server = self.resolve_named_server("jwt-keys-url", url, trust);
             let (upstream, url) =
                 server.map_err(|why| ("jwt-keys-url", format!("{url:?} {why}")))?;
             return Ok(KeySource::Published(Box::new(KeyAddress {

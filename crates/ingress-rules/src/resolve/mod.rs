@@ -5,6 +5,8 @@ mod backends;
 mod jwt;
 mod policy;
 mod rules;
+mod servers;
+mod snippets;
 mod tls;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,7 +24,9 @@ use super::resolved::{HostPart, Resolved, Share};
 pub fn resolve_ingress(ingress: &Ingress, objects: &IngressObjects) -> Resolved {
     let name = ServiceName::of(&ingress.metadata);
     let annotations = ingress.metadata.annotations.as_ref();
-    let (draft, findings) = annotations.map(annotations::read_annotations).unwrap_or_default();
+    let (draft, findings) = annotations
+        .map(|annotations| annotations::read_annotations(annotations, objects.settings.snippets))
+        .unwrap_or_default();
     let mut resolver = Resolver {
         owner: RouteOwner {
             namespace: name.namespace.as_str().into(),
@@ -52,7 +56,15 @@ pub fn resolve_ingress(ingress: &Ingress, objects: &IngressObjects) -> Resolved 
     let spec = ingress.spec.clone().unwrap_or_default();
     resolver.policy(&spec);
     let clients = resolver.clients();
+    let denied = resolver.read_denied_locations(&spec);
+    if resolver.closed.is_some() {
+        // Not even what the snippet returns.
+        Arc::make_mut(&mut resolver.policy).snippet = None;
+    }
     let default = resolver.rules(&spec);
+    for part in resolver.hosts.values_mut() {
+        part.denied.clone_from(&denied);
+    }
     resolver.tls(&spec);
     resolver.add_hosts();
     if let Some(clients) = clients {

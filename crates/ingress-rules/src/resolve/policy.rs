@@ -25,6 +25,7 @@ impl Resolver<'_> {
         let external_auth = self.external_auth();
         let fallback = self.fallback();
         let errors = self.errors(spec, fallback.clone());
+        let mirror = self.mirror();
         let draft = &self.draft;
         let requires_client_certificate = draft.clients.secret.is_some()
             && draft.clients.verify.is_none_or(|verify| verify == VerifyClient::On);
@@ -42,6 +43,9 @@ impl Resolver<'_> {
         if limits.burst_multiplier == 0 {
             limits.burst_multiplier = BURST_MULTIPLIER;
         }
+        let is_logged = !draft.no_access_log
+            && !draft.location_snippet.no_access_log
+            && !draft.server_snippet.no_access_log;
         self.policy = Arc::new(RoutePolicy {
             max_body,
             max_grpc_body,
@@ -59,6 +63,7 @@ impl Resolver<'_> {
             rewrite: draft.rewrite.clone().map(|target| Rewrite { target }),
             allowed_sources: draft.allowed_sources.clone(),
             denied_sources: draft.denied_sources.clone(),
+            satisfy: draft.satisfy(),
             requires_client_certificate,
             jwt,
             basic_auth,
@@ -75,7 +80,9 @@ impl Resolver<'_> {
             errors,
             fallback,
             compress: draft.compress,
-            access_log: if draft.no_access_log { AccessLog::Off } else { AccessLog::On },
+            mirror,
+            snippet: draft.snippet(),
+            access_log: if is_logged { AccessLog::On } else { AccessLog::Off },
         });
     }
 

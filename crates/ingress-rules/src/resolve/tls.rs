@@ -106,11 +106,13 @@ impl Resolver<'_> {
             return self.refuse_passthrough("the controller's settings do not allow it".to_owned());
         }
         let restrictions = self.draft.restrictions();
+        let has_locations = !self.draft.server_snippet.locations.is_empty();
         let unenforceable = [
             ("auth-secret", restrictions.users.is_some()),
             ("auth-url", restrictions.auth_url.is_some()),
             ("jwt-issuer", restrictions.jwt.is_set()),
             ("auth-tls-secret", restrictions.clients.is_some()),
+            ("a snippet", self.policy.snippet.is_some() || has_locations),
         ];
         if let Some((name, _)) = unenforceable.iter().find(|(_, is_set)| *is_set) {
             let why = format!("{name} needs requests, which are encrypted for the endpoint");

@@ -1,5 +1,6 @@
 //! Objects that are as large and as bad as an API server accepts: their authors are tenants.
 
+use lb_http::Action;
 use lb_rules::model::{Kind, Object};
 use serde_json::{Map, Value, json};
 
@@ -174,4 +175,33 @@ fn a_host_has_a_limited_number_of_aliases() {
     let world = settled(vec![ingress("a", annotations, paths)]);
     assert_eq!(world.hosts.len(), 1);
     assert_eq!(world.problems.len(), 1);
+}
+
+/// What a host no longer compares, it would no longer deny.
+#[test]
+fn an_ingress_whose_denied_locations_are_too_many_closes() {
+    let mut world = World::new(settings("# settings: allow-snippet-annotations"));
+    world.model.apply(service());
+    for n in 0..9 {
+        let locations: String =
+            (0..32).map(|m| format!("location /{n}/{m}/ {{ deny all; }}\n")).collect();
+        let snippet = json!({"nginx.ingress.kubernetes.io/server-snippet": locations});
+        world.model.apply(ingress(
+            &format!("i{n}"),
+            snippet,
+            vec![path(&format!("/{n}"), "Prefix")],
+        ));
+    }
+    world.settle();
+    let rules = world.hosts.values().next().unwrap();
+    let closed = rules.iter().filter(|(path, route)| {
+        let is_closed = matches!(&route.action, Action::Respond { status, .. } if *status == 503);
+        assert!(!is_closed || path.text() == "/8", "{path}");
+        is_closed
+    });
+    assert_eq!(closed.count(), 1);
+    let mut problems = world.problems.values().flatten().map(ToString::to_string);
+    assert!(
+        problems.any(|problem| problem.contains("i8: metadata") && problem.contains("too many"))
+    );
 }

@@ -13,7 +13,7 @@ use http::header::{
     ORIGIN,
 };
 use http::{HeaderMap, HeaderValue, Method};
-use lb_http::policy::TlsRedirect;
+use lb_http::policy::{Satisfy, TlsRedirect};
 use lb_http::respond::{self, Facts};
 use lb_http::upstream::Authorities;
 use lb_http::{Action, IngressTable, Route, RoutePolicy, canary};
@@ -57,6 +57,9 @@ const VALID: &[Valid] = &[
     ("request-headers", "X-Role: guest", &[]),
     ("response-headers", "X-A: b", &[]),
     ("compress", "false", &[]),
+    ("mirror-target", "http://auth$request_uri", &[]),
+    ("mirror-request-body", "off", &[("mirror-target", "http://auth$request_uri")]),
+    ("mirror-host", "inside.test", &[("mirror-target", "http://auth$request_uri")]),
     ("custom-http-errors", "503", &[("default-backend", "web")]),
     ("default-backend", "web", &[]),
     ("access-log", "true", &[]),
@@ -71,6 +74,7 @@ const VALID: &[Valid] = &[
     ("hsts", "max-age=1", &[]),
     ("allowed-sources", "10.0.0.0/8", &[]),
     ("denied-sources", "192.0.2.0/24", &[]),
+    ("satisfy", "all", &[SOURCES, USERS]),
     ("auth-type", "basic", &[USERS]),
     ("auth-secret", "users", &[]),
     ("auth-secret-type", "auth-map", &[USERS]),
@@ -296,6 +300,7 @@ fn of_policy(policy: &RoutePolicy, add: &mut impl FnMut(bool, &str)) {
     add(policy.tls_redirect == TlsRedirect::Never, "in clear");
     add(policy.tls_redirect != TlsRedirect::Always, "in clear behind a proxy");
     add(policy.basic_auth.is_none(), "without password");
+    add(policy.satisfy == Satisfy::Any, "by any restriction that it satisfies");
     add(policy.external_auth.is_none(), "without being asked");
     add(policy.jwt.is_none(), "without token");
     add(

@@ -10,6 +10,7 @@ use lb_http::upstream::Authorities;
 use lb_http::{
     Action, Canary, HostPattern, PathPattern, Route, RouteOwner, RoutePolicy, UpstreamName,
 };
+use lb_ingress_rules::snippets::SnippetReading;
 use lb_ingress_rules::{IngressRuleSettings, Model, NamedSecrets, UpstreamTarget};
 use lb_proxy::{HostTls, Passthrough};
 use lb_rules::documents;
@@ -251,6 +252,7 @@ pub fn settings(manifests: &str) -> IngressRuleSettings {
             ("allow-shared-hosts", _) => settings.share_hosts = true,
             ("merge-slashes", "false") => settings.slashes = Slashes::AsSent,
             ("allow-external-names", _) => settings.external_names = true,
+            ("allow-snippet-annotations", _) => settings.snippets = SnippetReading::Allowed,
             ("allow-tls-passthrough", _) => settings.passthrough = true,
             ("max-body-size", octets) => settings.max_body = Some(octets.parse().unwrap()),
             ("cluster-domain", domain) => settings.cluster_domain = domain.to_owned(),
@@ -322,6 +324,7 @@ pub fn default_settings() -> IngressRuleSettings {
         passthrough: false,
         default_certificate: None,
         auth_hosts: Vec::new(),
+        snippets: SnippetReading::Refused,
         max_body: Some(1 << 20),
         cluster_domain: "cluster.local".to_owned(),
         node: String::new(),

@@ -11,7 +11,9 @@ use http::request::Parts;
 use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, Version};
 use http_body::Body;
-use lb_http::admission::{AdmittedRequest, RouteCheck, RoutedRequest, check_length, route_request};
+use lb_http::admission::{
+    AdmittedRequest, Rejected, RouteCheck, RoutedRequest, check_length, route_request,
+};
 use lb_http::affinity::{self, Token};
 use lb_http::balance::Affinity;
 use lb_http::compress::{self, Coding};
@@ -21,17 +23,20 @@ use lb_http::jwt::VerifiedToken;
 use lb_http::policy::{AffinityCookie, Balance, Timeouts};
 use lb_http::request::{self, Target};
 use lb_http::respond::{self, Facts};
+use lb_http::snippet::HeaderFacts;
 use lb_http::{Rejection, Route, RoutePolicy};
 
+use super::access::{add_granted, authenticate_client, cors_headers, count_request, limit_rate};
 use super::errors;
 use super::external_auth::{self, Granted, ask_auth_server};
 use super::forward::{Choice, Got, forward_request};
+use super::mirror::mirror_request;
 use super::outbound::{Outbound, find_uris};
 use super::record::RequestRecord;
 use super::reply::OwnResponse;
 use super::response::{EndpointBody, ResponseBody};
 use super::upgrade::ClientUpgrade;
-use super::{access, extended_connect, gate, token, upgrade};
+use super::{extended_connect, gate, token, upgrade};
 use crate::body::{BodySource, ClientBody};
 use crate::client::ClientConnection;
 use crate::tls::HttpVersion;
@@ -77,7 +82,7 @@ struct ResponseContext {
 
 impl ResponseContext {
     /// What the route adds to all responses.
-    fn complete(&self, record: &RequestRecord, headers: &mut HeaderMap) {
+    fn complete(&self, record: &RequestRecord, status: StatusCode, headers: &mut HeaderMap) {
         let Some(known) = &record.route else { return };
         let facts = Facts {
             client: record.address,
@@ -90,7 +95,13 @@ impl ResponseContext {
             query: None,
             headers: &self.cors,
         };
-        respond::add_response_headers(&known.route.policy, &facts, headers);
+        let policy = &known.route.policy;
+        respond::add_response_headers(policy, &facts, headers);
+        if let Some(rules) = &policy.snippet {
+            let (client, is_tls, method) = (record.address, self.is_tls, &self.method);
+            let facts = HeaderFacts { client, is_tls, method, host: None };
+            rules.change_response(status, &facts, headers);
+        }
     }
 }
 
@@ -117,7 +128,7 @@ async fn respond(
     };
     let identity = headers::RequestClient::identify(&settings.forwarding, &peer, &parts.headers);
     record.address = identity.address;
-    record.in_flight = Some(access::count_request(client, record.address)?);
+    record.in_flight = Some(count_request(client, record.address)?);
     shared.is_tls = identity.is_tls;
     let host_tls = gate::check_connection(&config, target.host(), client.tls.as_ref())?;
     let facts = Facts {
@@ -139,9 +150,9 @@ async fn respond(
     shared.method = parts.method.clone();
     shared.coding = policy.compress.then(|| Coding::accepted(&parts.headers));
     if policy.cors.is_some() {
-        shared.cors = access::cors_headers(&parts.headers);
+        shared.cors = cors_headers(&parts.headers);
     }
-    let AdmittedRequest { upstream, most_body: most, checks } = admitted?;
+    let AdmittedRequest { upstream, most_body: most, checks, mut access } = admitted?;
     let host = parts.headers.get(HOST).cloned().or_else(|| {
         let authority = parts.uri.authority()?;
         HeaderValue::from_str(authority.as_str()).ok()
@@ -154,7 +165,8 @@ async fn respond(
         // What the route sets has precedence.
         let may_replace = !policy.request_headers.is_empty()
             || policy.external_auth.is_some()
-            || policy.jwt.is_some();
+            || policy.jwt.is_some()
+            || policy.snippet.is_some();
         if may_replace {
             report.insert_into(headers);
         }
@@ -162,20 +174,22 @@ async fn respond(
             jwt.strip_claims_and_tokens(token, headers);
         }
         add_configured(client, policy, headers);
-        if let Some(token) = token {
-            token.add_claim_headers(headers);
-        }
         headers.remove(HOST);
         (!may_replace).then_some(report)
     };
     // What only some routes do is allocated when they do it: the future of a request is moved as a whole.
     let mut token = None;
-    for check in checks.iter().flatten() {
-        match *check {
+    // An iterator that leaves out the empty ones would take more of it.
+    for check in checks {
+        let Some(check) = check else { continue };
+        if check.is_about_access() && access.is_granted() {
+            continue;
+        }
+        match check {
             RouteCheck::Rate(limits) => {
                 // Canaries have their main route's limits: together, not each.
                 let (now, owner) = (record.started, &rule.route.owner);
-                let permit = access::limit_rate(worker, &identity.address, owner, limits, now)?;
+                let permit = limit_rate(worker, &identity.address, owner, limits, now)?;
                 record.permit = Some(permit);
             }
             RouteCheck::Length(most) => check_length(&parts.headers, most)?,
@@ -185,14 +199,16 @@ async fn respond(
             }
             RouteCheck::Password(basic) => {
                 let (client, owner) = (identity.address, &rule.route.owner);
-                let verified =
-                    access::authenticate_client(worker, client, owner, basic, &parts.headers);
-                Box::pin(verified).await?;
+                let verified = authenticate_client(worker, client, owner, basic, &parts.headers);
+                access.add_check(Box::pin(verified).await.map_err(Rejected::from))?;
             }
             RouteCheck::ExternalAuth(auth) => {
                 let (matched_uri, _) = find_uris(&target, parts, policy, rule.path)?;
                 let mut headers = parts.headers.clone();
                 describe(&mut headers, token.as_deref());
+                if let Some(token) = &token {
+                    token.add_claim_headers(&mut headers);
+                }
                 let subject = external_auth::AuthRequest {
                     method: &parts.method,
                     host: host.as_ref(),
@@ -201,25 +217,26 @@ async fn respond(
                     matched_uri: &matched_uri,
                     facts: &facts,
                 };
-                shared.granted = Box::pin(ask_auth_server(auth, subject, record)).await?;
+                let asked = Box::pin(ask_auth_server(auth, subject, record)).await;
+                let granted = asked.map(|granted| shared.granted = granted);
+                access.add_check(granted.map_err(Rejected::from))?;
             }
         }
     }
+    access.conclude()?;
 
     let choice = choose(&target, parts, policy, &identity);
     shared.affinity = choice.affinity.map(|affinity| affinity.token);
     let (matched_uri, uri) = find_uris(&target, parts, policy, rule.path)?;
     let expects = parts.headers.contains_key(EXPECT) && parts.version == Version::HTTP_11;
     let upgrade = target.upgrade.cloned().filter(|_| on_upgrade.is_some());
+    let mirrored = policy.mirror.as_ref().map(|mirror| Box::new((mirror, mirror.fill_uri(&facts))));
     let source = BodySource::new(incoming, &known.route.policy, most, expects, record.started);
     record.source = Some(source.clone());
     drop(target);
 
     let mut headers = std::mem::take(&mut parts.headers);
     let report = describe(&mut headers, token.as_deref());
-    if let Some(auth) = &policy.external_auth {
-        access::add_granted(auth, &mut shared.granted, &mut headers);
-    }
     let mut outbound = Outbound {
         method: parts.method.clone(),
         uri,
@@ -229,6 +246,23 @@ async fn respond(
         upgrade,
         is_tls: upstream.protocol.uses_tls(),
     };
+    mirror_request(mirrored, &outbound, &source, &known, worker);
+    // Only the endpoint gets these: neither the server that decides about access, nor that of copies.
+    if let Some(rules) = &policy.snippet {
+        let facts = HeaderFacts {
+            client: identity.address,
+            is_tls: identity.is_tls,
+            method: &outbound.method,
+            host: host.as_ref(),
+        };
+        rules.change_request(&facts, &mut outbound.headers);
+    }
+    if let Some(token) = &token {
+        token.add_claim_headers(&mut outbound.headers);
+    }
+    if let Some(auth) = &policy.external_auth {
+        add_granted(auth, &mut shared.granted, &mut outbound.headers);
+    }
     shared.on_upgrade = on_upgrade.filter(|_| outbound.upgrade.is_some());
     let subject = errors::ErrorPageRequest::of(policy, &outbound, &matched_uri).map(Box::new);
     let own = worker.endpoints_of(&known, record.started);
@@ -348,8 +382,11 @@ fn deliver(got: Got, mut record: RequestRecord, shared: ResponseContext) -> Resp
     let known = record.route.clone();
     let policy = known.as_ref().map(|known| &*known.route.policy);
     let cookie = policy.and_then(|policy| policy.affinity.as_ref());
+    if let Some(rules) = policy.and_then(|policy| policy.snippet.as_ref()) {
+        rules.hide_headers(&mut parts.headers);
+    }
     add_cookies(&mut parts.headers, cookie, &shared, token, !tried.is_empty());
-    shared.complete(&record, &mut parts.headers);
+    shared.complete(&record, status, &mut parts.headers);
     let idle =
         record.route.as_ref().map_or_else(Timeouts::default, |k| k.route.policy.timeouts).read;
     let body = match (endpoint_upgrade, shared.on_upgrade) {
@@ -433,8 +470,9 @@ fn answer(
     record.reason = Some(reply.rejection.reason());
     record.abandon_body();
     let is_http1 = record.client.protocol == HttpVersion::Http1;
-    let (mut headers, body) = reply.into_parts(status, is_http1);
-    shared.complete(&record, &mut headers);
+    let policy = record.route.as_ref().map(|known| &*known.route.policy);
+    let (mut headers, body) = reply.into_parts(status, is_http1, policy);
+    shared.complete(&record, status, &mut headers);
     if !body.is_empty() {
         headers.insert(CONTENT_LENGTH, HeaderValue::from(body.len()));
     }

@@ -13,6 +13,7 @@ mod external_auth;
 mod forward;
 mod gate;
 pub(crate) mod http1;
+mod mirror;
 pub(crate) mod outbound;
 mod record;
 mod reply;

@@ -3,8 +3,9 @@
 use bytes::Bytes;
 use http::header::{CONNECTION, CONTENT_TYPE, HeaderName};
 use http::{HeaderMap, HeaderValue, StatusCode};
-use lb_http::Rejection;
 use lb_http::admission::Rejected;
+use lb_http::snippet::ReturnedResponse;
+use lb_http::{Rejection, RoutePolicy};
 
 /// A response without an endpoint.
 #[derive(Debug)]
@@ -25,6 +26,12 @@ impl From<Rejected> for OwnResponse {
     }
 }
 
+impl From<OwnResponse> for Rejected {
+    fn from(OwnResponse { rejection, headers }: OwnResponse) -> Self {
+        Self { rejection, headers }
+    }
+}
+
 impl OwnResponse {
     pub fn with(mut self, name: HeaderName, value: HeaderValue) -> Self {
         self.headers.append(name, value);
@@ -33,7 +40,13 @@ impl OwnResponse {
 
     /// Headers and body of a response with this status. The body says no more than the status: what went wrong is for
     /// the access log.
-    pub fn into_parts(mut self, status: StatusCode, is_http1: bool) -> (HeaderMap, Bytes) {
+    /// Of a route, the policy may have another text.
+    pub fn into_parts(
+        mut self,
+        status: StatusCode,
+        is_http1: bool,
+        policy: Option<&RoutePolicy>,
+    ) -> (HeaderMap, Bytes) {
         if self.rejection.closes_connection() && is_http1 {
             self.headers.insert(CONNECTION, HeaderValue::from_static("close"));
         }
@@ -42,6 +55,14 @@ impl OwnResponse {
             && status != StatusCode::NO_CONTENT;
         if !has_body {
             return (self.headers, Bytes::new());
+        }
+        if matches!(self.rejection, Rejection::Returned(_))
+            && let Some(rules) = policy.and_then(|policy| policy.snippet.as_ref())
+            && let Some(ReturnedResponse::Text { media_type, text: Some(text), .. }) =
+                &rules.returned
+        {
+            self.headers.insert(CONTENT_TYPE, media_type.clone());
+            return (self.headers, Bytes::copy_from_slice(text.as_bytes()));
         }
         self.headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
         let text = status.canonical_reason().unwrap_or("error");

@@ -11,7 +11,8 @@ use prometheus_client::registry::Unit;
 
 use super::owner::BUCKETS;
 use super::{
-    Kinds, LabelValue, Listener, Metrics, OwnerCounters, UpstreamError, WorkerCounters, lock,
+    Kinds, LabelValue, Listener, Metrics, MirrorResult, OwnerCounters, UpstreamError,
+    WorkerCounters, lock,
 };
 
 /// Labels of the owners that have no series of their own, and of requests without a route.
@@ -125,6 +126,17 @@ fn encode_owners(to: &mut DescriptorEncoder, sums: &Sums) -> Result<(), Error> {
         for (kind, value) in UpstreamError::ALL {
             let count = &counters.errors.counts[kind.index()];
             encode_count(&mut metric, owner, Some(("reason", value)), count)?;
+        }
+    }
+    let help = "Copies of requests for the server in mirror-target, of Ingresses that have one";
+    let mut metric = to.encode_descriptor("mirrored_requests", help, None, MetricType::Counter)?;
+    let is_counted = |counters: &OwnerCounters| {
+        counters.mirrored.counts.iter().any(|count| count.load(Ordering::Relaxed) > 0)
+    };
+    for (owner, counters) in sums.iter().filter(|(_, counters)| is_counted(counters)) {
+        for (kind, value) in MirrorResult::ALL {
+            let count = &counters.mirrored.counts[kind.index()];
+            encode_count(&mut metric, owner, Some(("result", value)), count)?;
         }
     }
     type Field = fn(&OwnerCounters) -> &AtomicU64;

@@ -106,6 +106,16 @@ kinds! {
 }
 
 kinds! {
+    /// What became of the copy of a request.
+    MirrorResult {
+        Sent = "sent",
+        Failed = "failed",
+        Limit = "limit",
+        Body = "body",
+    }
+}
+
+kinds! {
     /// What went wrong with an endpoint.
     UpstreamError {
         NoEndpoint = "no_endpoint",

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use http::StatusCode;
 
-use super::{Kinds, UpstreamError, increase_counter};
+use super::{Kinds, MirrorResult, UpstreamError, increase_counter};
 
 /// Upper bounds of the histogram, in microseconds. The last bucket has none.
 pub(super) const BUCKETS: [u64; 12] = [
@@ -24,6 +24,7 @@ pub(crate) struct OwnerCounters {
     pub(super) retries: AtomicU64,
     pub(super) ejections: AtomicU64,
     pub(super) errors: Kinds<UpstreamError>,
+    pub(super) mirrored: Kinds<MirrorResult>,
 }
 
 impl OwnerCounters {
@@ -46,6 +47,10 @@ impl OwnerCounters {
         increase_counter(&self.ejections, 1);
     }
 
+    pub fn mirrored(&self, result: MirrorResult) {
+        self.mirrored.count(result);
+    }
+
     pub fn failed(&self, error: UpstreamError) {
         self.errors.count(error);
     }
@@ -55,6 +60,7 @@ impl OwnerCounters {
         let pairs = self.codes.iter().zip(&other.codes);
         let pairs = pairs.chain(self.buckets.iter().zip(&other.buckets));
         let pairs = pairs.chain(self.errors.counts.iter().zip(&other.errors.counts));
+        let pairs = pairs.chain(self.mirrored.counts.iter().zip(&other.mirrored.counts));
         let pairs = pairs.chain([
             (&self.microseconds, &other.microseconds),
             (&self.received, &other.received),

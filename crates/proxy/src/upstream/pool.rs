@@ -77,7 +77,7 @@ impl EndpointResponseBody {
     pub(crate) fn take_upgraded(&self) -> Option<Prefixed<crate::io::ProxyStream>> {
         match self {
             Self::Http1(body) => body.take_upgraded(),
-            Self::Http2(_) => None,
+            Self::Http2(_) | Self::Octets(_) => None,
         }
     }
 }
@@ -474,6 +474,16 @@ impl Lease {
         match &self.kind {
             LeasedConnection::Http1 { connection, read_before } => {
                 connection.as_ref().is_some_and(|connection| connection.read() != *read_before)
+            }
+            LeasedConnection::Http2(_) => false,
+        }
+    }
+
+    /// Whether a part of the request has still to be sent. HTTP/2 does not tell.
+    pub(crate) fn is_sending(&self) -> bool {
+        match &self.kind {
+            LeasedConnection::Http1 { connection, .. } => {
+                connection.as_ref().is_some_and(|connection| connection.is_sending())
             }
             LeasedConnection::Http2(_) => false,
         }

@@ -1,0 +1,77 @@
+//! nginx's configuration as Ingresses have it in snippets: read, and never executed. The directives are honoured that can
+//! be read without doubt; a refused one that could restrict access closes the rules.
+
+mod combine;
+mod directives;
+mod harmless;
+mod syntax;
+
+pub use combine::combine_scopes;
+pub(crate) use directives::{DirectiveFinding, DirectiveOutcome, SnippetLevel, read_scope};
+pub use directives::{SnippetLocation, SnippetScope};
+pub(crate) use syntax::read_directives;
+
+use syntax::Directive;
+
+/// Which nginx configuration a snippet is a part of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SnippetKind {
+    Location,
+    Server,
+    /// A part of which nothing is honoured.
+    Other,
+}
+
+/// Whether the settings allow to read snippets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SnippetReading {
+    #[default]
+    Refused,
+    Allowed,
+}
+
+/// Directives of nginx that deny access to some clients.
+const RESTRICTING: [&str; 12] = [
+    "deny",
+    "auth_basic",
+    "auth_request",
+    "auth_jwt",
+    "satisfy",
+    "limit_except",
+    "secure_link",
+    "secure_link_md5",
+    "ssl_verify_client",
+    "ssl_client_certificate",
+    "valid_referers",
+    "internal",
+];
+
+/// The first directive of a refused snippet that restricts access.
+pub(crate) fn restricting_directive(snippet: &str) -> Option<String> {
+    match read_directives(snippet) {
+        Ok(directives) => find_restriction(&directives),
+        // It is searched as if it had neither quotes nor comments.
+        Err(_) => snippet.split(['\n', ';', '{', '}', '#', '"', '\'']).find_map(|statement| {
+            let mut words = statement.split_ascii_whitespace();
+            let name = words.next()?;
+            is_restriction(name, words.next()).then(|| name.to_owned())
+        }),
+    }
+}
+
+fn find_restriction(directives: &[Directive]) -> Option<String> {
+    directives.iter().find_map(|directive| {
+        let first = directive.words.first().map(String::as_str);
+        match is_restriction(&directive.name, first) {
+            true => Some(directive.name.clone()),
+            false => find_restriction(directive.block.as_deref()?),
+        }
+    })
+}
+
+fn is_restriction(name: &str, word: Option<&str>) -> bool {
+    let code = || word.and_then(|word| word.parse::<u16>().ok());
+    RESTRICTING.contains(&name)
+        || name.starts_with("access_by_lua")
+        || (name == "return" && code().is_some_and(|code| code >= 400))
+}
