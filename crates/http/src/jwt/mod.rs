@@ -11,7 +11,7 @@
 //! - Endpoints get headers of claims, and tokens, from the proxy only.
 //!
 //! The work for a request is bounded: a token has at most [`MOST_TOKEN_OCTETS`], and at most four keys of at most 4096 bits
-//! (exponent up to 65537) are tried.
+//! (exponent up to 65537) are tried; as many again if it has waited for changed keys.
 
 mod algorithm;
 mod bearer;
