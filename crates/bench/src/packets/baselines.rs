@@ -63,9 +63,7 @@ impl Baselines {
     pub fn wrapper(&self, hook: Hook) -> f64 {
         match hook {
             Hook::Forward => self.forward.wrapped.last(),
-            Hook::Stack | Hook::AfterXdp | Hook::Workload | Hook::Reverse => {
-                self.reverse.wrapped.last()
-            }
+            _ => self.reverse.wrapped.last(),
         }
     }
 

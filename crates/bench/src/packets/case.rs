@@ -162,7 +162,7 @@ impl Case {
         let hook = match self.hook {
             Hook::Forward => "xdp",
             Hook::AfterXdp => "deferred",
-            Hook::Stack | Hook::Workload | Hook::Reverse => "tc",
+            Hook::Stack | Hook::Workload | Hook::Reverse | Hook::Process => "tc",
         };
         let family = if self.v6 { "v6" } else { "v4" };
         let protocol = if self.udp { "udp" } else { "tcp" };
@@ -297,7 +297,7 @@ impl Case {
     pub fn is_request(&self) -> bool {
         match self.hook {
             Hook::Forward | Hook::Stack => !(self.is_reply() || self.kind == PacketKind::Error),
-            Hook::AfterXdp | Hook::Workload | Hook::Reverse => false,
+            _ => false,
         }
     }
 

@@ -227,7 +227,7 @@ fn wrapper_of(case: &Case, world: &mut KernelWorld) -> Result<Wrapper> {
             world.data_plane.classifier(HookPoint::ExternalDeferred)?.fd()?.try_clone()?
         }
         Hook::Stack => world.data_plane.classifier(HookPoint::ExternalInTc)?.fd()?.try_clone()?,
-        Hook::Workload | Hook::Reverse => {
+        Hook::Workload | Hook::Reverse | Hook::Process => {
             world.data_plane.classifier(HookPoint::Out)?.fd()?.try_clone()?
         }
     };

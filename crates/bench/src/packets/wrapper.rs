@@ -26,7 +26,7 @@ impl Wrapper {
         let mut wrapper = Self::load(hook)?;
         let empty = match hook {
             Hook::Forward => load_xdp(&mut wrapper.ebpf, "empty_xdp")?,
-            Hook::Stack | Hook::AfterXdp | Hook::Workload | Hook::Reverse => {
+            _ => {
                 let program: &mut SchedClassifier = program(&mut wrapper.ebpf, "empty_tc")?;
                 program.load()?;
                 program.fd()?.try_clone()?
@@ -76,9 +76,7 @@ impl Wrapper {
         let mut ebpf = EbpfLoader::new().load(OBJECT)?;
         match hook {
             Hook::Forward => program::<Xdp>(&mut ebpf, "wrap_xdp")?.load()?,
-            Hook::Stack | Hook::AfterXdp | Hook::Workload | Hook::Reverse => {
-                program::<SchedClassifier>(&mut ebpf, "wrap_tc")?.load()?
-            }
+            _ => program::<SchedClassifier>(&mut ebpf, "wrap_tc")?.load()?,
         }
         Ok(Self { ebpf, hook, fates: &[Fate::Passed], outside: false })
     }
@@ -86,7 +84,7 @@ impl Wrapper {
     fn put_under_test(&mut self, under_test: &ProgramFd) -> Result<()> {
         let name = match self.hook {
             Hook::Forward => "XDP_UNDER_TEST",
-            Hook::Stack | Hook::AfterXdp | Hook::Workload | Hook::Reverse => "TC_UNDER_TEST",
+            _ => "TC_UNDER_TEST",
         };
         let map = self.ebpf.map_mut(name).with_context(|| format!("no map {name}"))?;
         Ok(ProgramArray::try_from(map)?.set(0, under_test, 0)?)
@@ -98,7 +96,7 @@ impl Wrapper {
         Array::<_, Plain<Template>>::try_from(map)?.set(0, Plain(*template), 0)?;
         let name = match self.hook {
             Hook::Forward => "wrap_xdp",
-            Hook::Stack | Hook::AfterXdp | Hook::Workload | Hook::Reverse => "wrap_tc",
+            _ => "wrap_tc",
         };
         let context = self.outside.then(|| context(self.hook, packet, 0));
         let result = test_run(&mut self.ebpf, self.hook, name, packet, context.as_deref(), repeat)?;
@@ -113,7 +111,7 @@ impl Wrapper {
     pub(crate) fn run_empty(&mut self, packet: &[u8], repeat: u32) -> Result<Duration> {
         let name = match self.hook {
             Hook::Forward => "empty_xdp",
-            Hook::Stack | Hook::AfterXdp | Hook::Workload | Hook::Reverse => "empty_tc",
+            _ => "empty_tc",
         };
         Ok(test_run(&mut self.ebpf, self.hook, name, packet, None, repeat)?.duration)
     }
@@ -157,9 +155,7 @@ fn test_run(
     };
     Ok(match hook {
         Hook::Forward => program::<Xdp>(ebpf, name)?.test_run(options)?,
-        Hook::Stack | Hook::AfterXdp | Hook::Workload | Hook::Reverse => {
-            program::<SchedClassifier>(ebpf, name)?.test_run(options)?
-        }
+        _ => program::<SchedClassifier>(ebpf, name)?.test_run(options)?,
     })
 }
 

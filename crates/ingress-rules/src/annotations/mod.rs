@@ -39,7 +39,7 @@ pub const NGINX: &str = "nginx.ingress.kubernetes.io/";
 
 /// All annotations, in the order of the documentation.
 pub fn all_annotations() -> impl Iterator<Item = &'static Annotation> {
-    let tables: [&'static [Annotation]; 14] = [
+    let tables: [&'static [Annotation]; 15] = [
         forwarding::TABLE,
         mirror::TABLE,
         redirects::TABLE,
