@@ -57,10 +57,6 @@ pub fn resolve_ingress(ingress: &Ingress, objects: &IngressObjects) -> Resolved 
     resolver.policy(&spec);
     let clients = resolver.clients();
     let denied = resolver.read_denied_locations(&spec);
-    if resolver.closed.is_some() {
-        // Not even what the snippet returns.
-        Arc::make_mut(&mut resolver.policy).snippet = None;
-    }
     let default = resolver.rules(&spec);
     for part in resolver.hosts.values_mut() {
         part.denied.clone_from(&denied);
@@ -130,11 +126,16 @@ impl Resolver<'_> {
     }
 
     fn unavailable(&self, reason: Arc<str>) -> Arc<Route> {
+        let mut policy = self.policy.clone();
+        if self.closed.is_some() && policy.snippet.is_some() {
+            // Closed rules do not even answer what their snippet returns.
+            Arc::make_mut(&mut policy).snippet = None;
+        }
         Arc::new(Route {
             owner: self.owner.clone(),
             action: Action::Respond { status: StatusCode::SERVICE_UNAVAILABLE, reason },
             canaries: Vec::new(),
-            policy: self.policy.clone(),
+            policy,
         })
     }
 
