@@ -98,7 +98,7 @@ pub struct FragmentHeader {
 
 #[repr(C)]
 #[derive(Debug)]
-pub struct Ports {
+pub struct TransportPorts {
     pub source: [u8; 2],
     pub destination: [u8; 2],
 }
@@ -106,7 +106,7 @@ pub struct Ports {
 #[repr(C)]
 #[derive(Debug)]
 pub struct Tcp {
-    pub ports: Ports,
+    pub ports: TransportPorts,
     pub sequence: [u8; 4],
     pub acknowledgement: [u8; 4],
     pub data_offset: u8,
@@ -171,7 +171,7 @@ impl KeyedGue {
 #[repr(C)]
 #[derive(Debug)]
 pub struct Udp {
-    pub ports: Ports,
+    pub ports: TransportPorts,
     pub length: [u8; 2],
     pub checksum: [u8; 2],
 }
@@ -213,7 +213,7 @@ impl Bfd {
 #[repr(C)]
 #[derive(Debug)]
 pub struct Sctp {
-    pub ports: Ports,
+    pub ports: TransportPorts,
     pub verification_tag: [u8; 4],
     pub checksum: [u8; 4],
     pub chunk: u8,
@@ -325,7 +325,7 @@ headers! {
     Ipv6: 40,
     Extension: 2,
     FragmentHeader: 8,
-    Ports: 4,
+    TransportPorts: 4,
     Tcp: 20,
     TcpOption: 2,
     Udp: 8,

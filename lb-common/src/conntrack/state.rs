@@ -14,7 +14,7 @@ use crate::verifier::opaque;
 /// What a packet means for its connection, after its numbers were checked.
 #[repr(u32)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Event {
+pub enum ConnectionEvent {
     /// No effect on the state.
     Nothing = 0,
     SynAck = 1,
@@ -33,9 +33,13 @@ pub(super) const EVENTS: usize = 8;
 pub const STATES: usize = 32;
 
 /// The state after an event. Combinations that are not listed change nothing.
-pub const fn next_state(state: FlowState, direction: Direction, event: Event) -> FlowState {
+pub const fn next_state(
+    state: FlowState,
+    direction: Direction,
+    event: ConnectionEvent,
+) -> FlowState {
+    use ConnectionEvent::{Ack, Fin, Foreign, Late, Rst, SynAck};
     use Direction::{Forward, Reverse};
-    use Event::{Ack, Fin, Foreign, Late, Rst, SynAck};
     use FlowState::*;
 
     match (state, direction, event) {
@@ -100,14 +104,14 @@ pub const ALL: [FlowState; STATES] = {
 
 /// [`next_state`] as a table: one load for the verifier.
 static TRANSITIONS: [u8; 2 * EVENTS * STATES] = {
-    const EVERY: [Event; 7] = [
-        Event::Nothing,
-        Event::SynAck,
-        Event::Ack,
-        Event::Fin,
-        Event::Rst,
-        Event::Late,
-        Event::Foreign,
+    const EVERY: [ConnectionEvent; 7] = [
+        ConnectionEvent::Nothing,
+        ConnectionEvent::SynAck,
+        ConnectionEvent::Ack,
+        ConnectionEvent::Fin,
+        ConnectionEvent::Rst,
+        ConnectionEvent::Late,
+        ConnectionEvent::Foreign,
     ];
     let mut table = [0; 2 * EVENTS * STATES];
     let mut at = 0;
@@ -116,7 +120,7 @@ static TRANSITIONS: [u8; 2 * EVENTS * STATES] = {
         let event = at / STATES % EVENTS;
         let direction =
             if at / STATES / EVENTS == 0 { Direction::Forward } else { Direction::Reverse };
-        let event = if event < EVERY.len() { EVERY[event] } else { Event::Nothing };
+        let event = if event < EVERY.len() { EVERY[event] } else { ConnectionEvent::Nothing };
         table[at] = next_state(state, direction, event) as u8;
         at += 1;
     }

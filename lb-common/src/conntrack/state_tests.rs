@@ -316,7 +316,14 @@ fn transitions_stay_within_their_kind() {
         12..=15 => 2,
         _ => 3,
     };
-    let events = [Event::Nothing, Event::SynAck, Event::Ack, Event::Fin, Event::Rst, Event::Late];
+    let events = [
+        ConnectionEvent::Nothing,
+        ConnectionEvent::SynAck,
+        ConnectionEvent::Ack,
+        ConnectionEvent::Fin,
+        ConnectionEvent::Rst,
+        ConnectionEvent::Late,
+    ];
     for state in ALL {
         for direction in [Forward, Reverse] {
             for event in events {
@@ -326,7 +333,7 @@ fn transitions_stay_within_their_kind() {
                     "{state:?} {event:?}"
                 );
             }
-            assert_eq!(next_state(state, direction, Event::Nothing), state);
+            assert_eq!(next_state(state, direction, ConnectionEvent::Nothing), state);
         }
     }
 }

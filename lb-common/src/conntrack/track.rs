@@ -22,7 +22,8 @@
 //! | `Datagram…` | the start time, in [`Ticks`] |
 
 use super::state::{
-    EVENTS, Event, STATES, is, is_closing, is_connected, is_datagram, is_one_way, state_after,
+    ConnectionEvent, EVENTS, STATES, is, is_closing, is_connected, is_datagram, is_one_way,
+    state_after,
 };
 use crate::header::{Tcp, protocol};
 use crate::layout::{Direction, FlowState, Ticks};
@@ -91,7 +92,7 @@ pub struct Tracked {
 pub struct After {
     pub state: u32,
     pub track: u32,
-    /// An [`Event`], by its number.
+    /// An [`ConnectionEvent`], by its number.
     pub event: u32,
 }
 
@@ -168,7 +169,7 @@ pub fn state_after_packet(
 
     // Most packets belong to established flows, and change only the positions.
     let Tracked { state, track } = before;
-    let unchanged = After { state, track, event: Event::Nothing as u32 };
+    let unchanged = After { state, track, event: ConnectionEvent::Nothing as u32 };
     if is(before.state, FlowState::DatagramStream) {
         return unchanged;
     }
@@ -218,7 +219,7 @@ extern "C" fn change(what: u32, track: u32, sequence: u32, acknowledgement: u32,
     let now = Ticks(now);
     let event = if is_datagram(state) {
         let late = now.since(Ticks(track)) > Ticks::in_seconds(STREAM_AFTER);
-        if late { Event::Late } else { Event::Ack }
+        if late { ConnectionEvent::Late } else { ConnectionEvent::Ack }
     } else {
         classify_packet(state, track, direction, protocol, &signal, now)
     };
@@ -240,7 +241,7 @@ fn classify_packet(
     protocol: u8,
     signal: &Signal,
     now: Ticks,
-) -> Event {
+) -> ConnectionEvent {
     let flags = signal.flags;
     let forward = direction as u32 == Direction::Forward as u32;
     if flags & Tcp::RST != 0 {
@@ -255,19 +256,19 @@ fn classify_packet(
         } else {
             !forward || protocol != protocol::TCP || is_near(high_half(signal.sequence), track, FIN)
         };
-        return if counts { Event::Rst } else { Event::Nothing };
+        return if counts { ConnectionEvent::Rst } else { ConnectionEvent::Nothing };
     }
     if flags & Tcp::SYN != 0 {
         let both = flags & (Tcp::SYN | Tcp::ACK) == Tcp::SYN | Tcp::ACK;
         let counts = both && !forward && !(is_connected(state) && is_old(track, protocol, signal));
-        return if counts { Event::SynAck } else { Event::Nothing };
+        return if counts { ConnectionEvent::SynAck } else { ConnectionEvent::Nothing };
     }
     // SCTP has no ACK flag: every packet contains the tag.
     if protocol == protocol::TCP && flags & Tcp::ACK == 0 {
-        return Event::Nothing;
+        return ConnectionEvent::Nothing;
     }
     if is(state, FlowState::TimeWait) && forward && is_foreign(track, protocol, signal) {
-        return Event::Foreign;
+        return ConnectionEvent::Foreign;
     }
     if is(state, FlowState::SynReceived) && forward {
         let is_expected = if protocol == protocol::TCP {
@@ -276,7 +277,7 @@ fn classify_packet(
             has_known_tag(track, signal)
         };
         if !is_expected {
-            return Event::Nothing;
+            return ConnectionEvent::Nothing;
         }
     }
     if flags & Tcp::FIN != 0 {
@@ -287,7 +288,7 @@ fn classify_packet(
         } else {
             !forward || protocol != protocol::TCP || is_near(high_half(signal.sequence), track, FIN)
         };
-        return if counts { Event::Fin } else { Event::Nothing };
+        return if counts { ConnectionEvent::Fin } else { ConnectionEvent::Nothing };
     }
     let waits = is(state, FlowState::Probation) || is_one_way(state);
     if forward
@@ -295,11 +296,11 @@ fn classify_packet(
         && protocol == protocol::TCP
         && !is_near(high_half(signal.sequence), track, FIN)
     {
-        return Event::Nothing;
+        return ConnectionEvent::Nothing;
     }
     let age = coarse_time(now).wrapping_sub(track >> 16) & 0xffff;
     let late = waits && age > Ticks::in_seconds(PROBATION) >> 8;
-    if late { Event::Late } else { Event::Ack }
+    if late { ConnectionEvent::Late } else { ConnectionEvent::Ack }
 }
 
 /// Whether a SYN-ACK is a repeated one of a connection whose positions are known.
@@ -349,16 +350,16 @@ fn track_after(
     track: u32,
     direction: Direction,
     protocol: u8,
-    event: Event,
+    event: ConnectionEvent,
     signal: &Signal,
 ) -> u32 {
     let forward = direction as u32 == Direction::Forward as u32;
     let tcp = protocol == protocol::TCP;
-    let keeps = [Event::Nothing, Event::Rst, Event::Foreign];
+    let keeps = [ConnectionEvent::Nothing, ConnectionEvent::Rst, ConnectionEvent::Foreign];
     if keeps.iter().any(|kept| *kept as u32 == event as u32) {
         return track;
     }
-    let accepted = event as u32 == Event::SynAck as u32;
+    let accepted = event as u32 == ConnectionEvent::SynAck as u32;
     if accepted && !tcp {
         return track_after_offer(state, track, signal);
     }

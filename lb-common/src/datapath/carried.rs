@@ -63,7 +63,7 @@ pub struct Draft<F: Family> {
     /// The highest eviction rank of the flows whose ports were examined.
     pub rank: i64,
     /// The SNAT ports that the flow tries, and the number of the one that is tried.
-    pub ports: Ports,
+    pub ports: SnatPortOrder,
     pub port: u32,
     /// The packet, or what a fragment or an ICMP error belongs to.
     pub segment: Segment<F>,
@@ -78,7 +78,7 @@ pub struct Draft<F: Family> {
 
 /// The order in which a flow tries ports.
 #[derive(Clone, Copy, Debug)]
-pub struct Ports {
+pub struct SnatPortOrder {
     pub first: u32,
     pub count: u32,
     pub start: u32,

@@ -7,7 +7,7 @@ use crate::datapath::segment::{Headers, Segment};
 use crate::datapath::tables::FamilyTables;
 use crate::datapath::wire::packet::Packet;
 use crate::datapath::wire::parse::PacketFamily;
-use crate::header::{NetworkHeader, Ports, Sctp, Tcp, Udp};
+use crate::header::{NetworkHeader, Sctp, Tcp, TransportPorts, Udp};
 use crate::layout::Reason;
 use crate::verifier::rarely;
 use crate::word::set_number16;
@@ -25,7 +25,8 @@ pub fn rewrite_packet<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     let bytes = translated_length::<F, P>(packet, headers)?;
 
     let address = rewrite_addresses(packet, segment, decision)?;
-    let ports: &mut Ports = packet.header_mut(headers.transport).ok_or(Reason::Unwritable)?;
+    let ports: &mut TransportPorts =
+        packet.header_mut(headers.transport).ok_or(Reason::Unwritable)?;
     set_number16(&mut ports.source, source.port);
     set_number16(&mut ports.destination, destination.port);
     if headers.is_sctp() {

@@ -11,7 +11,7 @@ use super::begin::{
 };
 use super::lookup::client_hash;
 use crate::conntrack::{self, EntryClaim, fills_its_share, reply_index, set_crowded};
-use crate::datapath::carried::{Decision, Draft, Ports};
+use crate::datapath::carried::{Decision, Draft, SnatPortOrder};
 use crate::datapath::function::Function;
 use crate::datapath::tables::FamilyTables;
 use crate::datapath::verdict::MOST_STAGES;
@@ -116,7 +116,7 @@ fn choose_free_port<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> bool {
 #[inline(always)]
 pub fn choose_port<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> u32 {
     let Some(draft) = tables.draft() else { return 0 };
-    draft.ports = Ports::of(tables, draft);
+    draft.ports = SnatPortOrder::of(tables, draft);
     draft.rank = 0;
     for number in 0..LOOKED_AT {
         let Some(draft) = tables.draft() else { return 0 };
@@ -241,7 +241,7 @@ pub fn store_reply_location<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> 
     )
 }
 
-impl Ports {
+impl SnatPortOrder {
     #[inline(always)]
     fn of<F: PacketFamily, T: FamilyTables<F>>(tables: &T, draft: &Draft<F>) -> Self {
         let settings = tables.settings();
@@ -296,7 +296,7 @@ mod tests {
     /// The ports that a flow examines before it is refused.
     fn examined(count: u32, start: u32) -> Vec<u16> {
         let ports = (0..ROUNDS * LOOKED_AT)
-            .map(|number| Ports::new(0, count, start, number / LOOKED_AT).port(number));
+            .map(|number| SnatPortOrder::new(0, count, start, number / LOOKED_AT).port(number));
         let mut ports: Vec<_> = ports.collect();
         ports.sort_unstable();
         ports.dedup();

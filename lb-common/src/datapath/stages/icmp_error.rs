@@ -23,7 +23,7 @@ use crate::datapath::verdict::{Verdict, drop_for};
 use crate::datapath::wire::ndp;
 use crate::datapath::wire::packet::{Packet, Role};
 use crate::datapath::wire::parse::{self, PacketFamily};
-use crate::header::{Icmp, NetworkHeader, Ports, Tcp, Udp, protocol};
+use crate::header::{Icmp, NetworkHeader, Tcp, TransportPorts, Udp, protocol};
 use crate::layout::{Direction, Reason};
 
 /// Highest offset of a handled error. The verifier needs a bound that leaves room for the headers
@@ -222,7 +222,7 @@ fn read_error_parts<F: PacketFamily, P: Packet>(
     }
     let header: &F::Header = packet.header(quote).ok_or(Reason::UnknownQuote)?;
     let (source, destination) = (header.destination(), header.source());
-    let ports: &Ports = packet.header(quoted.transport).ok_or(Reason::UnknownQuote)?;
+    let ports: &TransportPorts = packet.header(quoted.transport).ok_or(Reason::UnknownQuote)?;
     let quoted_reply = Segment {
         headers: quoted,
         source,
@@ -291,7 +291,8 @@ fn rewrite_quote<F: PacketFamily, P: Packet>(
         change = change.plus(replace_checksum(checksum, address, false));
     }
 
-    let ports: &mut Ports = packet.header_mut(quoted.transport).ok_or(Reason::Unwritable)?;
+    let ports: &mut TransportPorts =
+        packet.header_mut(quoted.transport).ok_or(Reason::Unwritable)?;
     ports.source = decision.destination.port.to_be_bytes();
     ports.destination = decision.source.port.to_be_bytes();
     let port = Delta::of_port(quoted_reply.source_port, decision.source.port)

@@ -11,7 +11,7 @@ use crate::datapath::verdict::{Verdict, drop_for, pass_for};
 use crate::datapath::wire::outer::Outer;
 use crate::datapath::wire::packet::Packet;
 use crate::datapath::wire::parse::{self, PacketFamily, Parsed};
-use crate::header::{NetworkHeader, Ports, protocol};
+use crate::header::{NetworkHeader, TransportPorts, protocol};
 use crate::layout::Reason;
 use crate::verifier::rarely;
 
@@ -69,7 +69,7 @@ fn stage_of_datagram<F: Outer, P: Packet, T: FamilyTables<F>>(
     if !F::is_plain(header, protocol::UDP) {
         return None;
     }
-    let ports: &Ports = packet.header(network + size_of::<F::Header>())?;
+    let ports: &TransportPorts = packet.header(network + size_of::<F::Header>())?;
     let port = u16::from_be_bytes(ports.destination);
     if tables.may_be_source(header.destination(), port, protocol::UDP) {
         return Some(NextStage::SHADOW);
