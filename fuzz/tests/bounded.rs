@@ -12,7 +12,7 @@ use fuzz::{Met, random_bytes, shrink_failing};
 use lb_common::layout::Reason;
 
 /// Random inputs of each target, unless `FUZZ_INPUTS` is set. Enough to count every reason.
-const INPUTS: u64 = if cfg!(miri) { 20 } else { 3_000 };
+const INPUTS: u64 = if cfg!(miri) { 20 } else { 6_000 };
 
 fn seeds() -> std::ops::Range<u64> {
     let number = |name| std::env::var(name).ok().and_then(|number| number.parse().ok());
