@@ -66,7 +66,7 @@ impl AccessRuling {
         Ok(ruling)
     }
 
-    /// No further check is needed: nobody is asked for a password, and no server.
+    /// Access is granted: neither a password nor the authentication server is asked for.
     pub fn is_granted(&self) -> bool {
         self.is_granted
     }
@@ -258,7 +258,7 @@ mod tests {
         }
     }
 
-    /// As in nginx, a list of denied sources gives nobody access.
+    /// As in nginx, a list of denied sources grants no access.
     #[test]
     fn a_source_that_is_only_not_denied_needs_the_password() {
         let mut any = policy(Satisfy::Any, &[], &["192.0.2.0/24"]);

@@ -1,4 +1,4 @@
-//! Copies of requests for another server, whose responses nobody sees.
+//! Copies of requests for another server, whose responses are discarded.
 
 use std::sync::Arc;
 

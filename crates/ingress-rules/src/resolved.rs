@@ -52,7 +52,7 @@ pub struct HostPart {
     pub gives_way: bool,
 }
 
-/// A location of a snippet whose requests nobody gets.
+/// A location that a snippet denies to all clients.
 #[derive(Clone, Debug)]
 pub struct DeniedLocation {
     pub path: PathPattern,

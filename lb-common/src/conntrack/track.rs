@@ -92,7 +92,7 @@ pub struct Tracked {
 pub struct After {
     pub state: u32,
     pub track: u32,
-    /// An [`ConnectionEvent`], by its number.
+    /// A [`ConnectionEvent`], by its number.
     pub event: u32,
 }
 

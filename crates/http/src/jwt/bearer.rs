@@ -1,4 +1,4 @@
-//! Where a request has its token (RFC 6750), and what clients without a valid one are told.
+//! Reads the token of a request (RFC 6750), and writes the challenge for clients without a valid token.
 
 use http::header::AUTHORIZATION;
 use http::{HeaderMap, HeaderValue};

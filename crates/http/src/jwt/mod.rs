@@ -52,7 +52,7 @@ pub struct JwtAuth {
     pub claim_headers: Vec<(Arc<str>, HeaderName)>,
     /// Whether endpoints get the token.
     pub forwards_token: bool,
-    /// What clients without a token are told that they need one for.
+    /// The realm in challenges: what the token is needed for.
     pub realm: Arc<str>,
 }
 

@@ -147,7 +147,7 @@ mod tests {
         assert_eq!(fetches, 5);
     }
 
-    /// They may have been withdrawn while no one asked.
+    /// The issuer may have withdrawn the keys while no request needed them.
     #[test]
     fn stale_keys_are_used_only_if_a_fetch_has_failed() {
         let start = Instant::now();

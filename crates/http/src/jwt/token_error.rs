@@ -1,4 +1,4 @@
-//! What can be wrong with a token, and how clients are told.
+//! What can be wrong with a token, and the error code that clients get.
 
 use std::fmt::{self, Display};
 

@@ -1,4 +1,4 @@
-//! Directives that give nobody less access: without them, responses are slower, larger or have other headers.
+//! Directives that do not restrict access: without them, responses are slower, larger or have other headers.
 
 use super::syntax::Directive;
 

@@ -235,7 +235,7 @@ mod tests {
         assert_eq!(write_all(&mut ledger, 60 * SECOND), ["create shop/b", "shop/b: eth0 eth1"]);
     }
 
-    /// The name belongs to somebody else: never deleted, however long after.
+    /// An object of another writer has the name: it is never deleted, however much later.
     #[test]
     fn an_object_that_is_refused_is_left_alone_and_delays_no_other() {
         let mut ledger = StatusLedger::new(100);

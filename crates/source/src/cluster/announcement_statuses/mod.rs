@@ -210,7 +210,7 @@ impl StatusWriter {
     async fn carry_out(&self, write: &StatusWrite, owner: &str) -> Result<(), Trouble> {
         let requests = self.objects.requests();
         let request = match write {
-            // Not applied: an object of this name that is not known as this node's is somebody else's.
+            // Not applied: an object of this name that is not known as this node's belongs to another writer.
             StatusWrite::Create(service) => {
                 let object = self.objects.build_object(service, owner).to_string().into_bytes();
                 requests.create(&PostParams::default(), object)
@@ -405,7 +405,7 @@ impl WriterState {
                 self.report(UnwrittenCause::Refusal(404), &cause);
                 self.wait_for_kind(now);
             }
-            // An admission policy refuses it, or it is somebody else's: until the next review.
+            // An admission policy refuses the object, or another writer owns it: set aside until the next review.
             (Err(Trouble::Refused(status)), write) if is_of_request(status.code) => {
                 self.note_answer();
                 self.report_refusal(&Trouble::Refused(status));

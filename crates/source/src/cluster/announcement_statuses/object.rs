@@ -157,7 +157,7 @@ impl StatusObjects {
         ListParams::default().labels(&selector)
     }
 
-    /// Selects an object of this node; nothing, if it is somebody else's.
+    /// Selects an object of this node by its name and labels; nothing, if another writer owns it.
     pub fn own_object(&self, name: &str) -> ListParams {
         self.own_objects().fields(&format!("metadata.name={name}"))
     }
