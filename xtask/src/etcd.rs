@@ -32,18 +32,6 @@ pub fn ensure_etcd() -> Option<PathBuf> {
 }
 
 fn unpack(directory: &PathBuf) -> Result<()> {
-    fs::create_dir_all(directory)?;
-    let download = || {
-        let mut command = Command::new("apt-get");
-        read_output(command.args(["download", PACKAGE]).current_dir(directory))
-    };
-    // Outdated lists may be good enough.
-    if download().is_err() {
-        packages::update_package_lists()?;
-        download()?;
-    }
-    let files = fs::read_dir(directory)?.filter_map(|file| Some(file.ok()?.path()));
-    let package = files.into_iter().find(|path| path.extension().is_some_and(|end| end == "deb"));
-    let package = package.context("apt-get downloaded nothing")?;
+    let package = packages::download_package(PACKAGE, directory)?;
     read_output(Command::new("dpkg-deb").arg("-x").arg(&package).arg(directory)).map(drop)
 }

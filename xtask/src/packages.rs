@@ -1,13 +1,16 @@
 //! Programs that demo, tests and benchmarks use, and their Debian packages.
 
-use std::fs::{self, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::thread::sleep;
+use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Error, Result, bail};
 
-use crate::process::{find_program, is_root, read_output};
+use crate::process::{find_program, is_root, read_output, repository_root};
 
 /// A program and its Debian package.
 pub type PackagedProgram = (&'static str, &'static str);
@@ -46,6 +49,10 @@ pub const PEERS: [PackagedProgram; 8] = [
     // Its daemons are not in the PATH.
     ("vtysh", "frr"),
 ];
+
+/// What the virtual machine uses in addition to the demo and to nodes.
+pub const MACHINE: [PackagedProgram; 3] =
+    [("ipvsadm", "ipvsadm"), ("qemu-system-x86_64", "qemu-system-x86"), ("wg", "wireguard-tools")];
 
 /// What a cluster uses in addition to the demo: tools in its images, and a C compiler for runc.
 pub const CLUSTER: [PackagedProgram; 9] = [
@@ -104,21 +111,98 @@ pub fn install_packages(packages: &[&str]) -> Result<()> {
     })
 }
 
-/// Updates the package lists.
-pub fn update_package_lists() -> Result<()> {
-    read_output(apt_get()?.arg("update")).map(drop)
+/// Updates the package lists if there are none or `is_known` does not find what is wanted in them.
+pub fn update_package_lists(is_known: impl Fn() -> Result<bool>) -> Result<()> {
+    let _turn = AptTurn::take()?;
+    if is_known()? {
+        return Ok(());
+    }
+    repeat(|| read_output(apt_get()?.arg("update")).map(drop))
+}
+
+/// Downloads a package into a directory, without installing it.
+pub fn download_package(name: &str, directory: &Path) -> Result<PathBuf> {
+    if find_program("apt-get").is_none() {
+        bail!("there is no apt-get here to download {name}");
+    }
+    eprintln!("downloading {name} to {}", directory.display());
+    fs::create_dir_all(directory).with_context(|| directory.display().to_string())?;
+    let download =
+        || read_output(Command::new("apt-get").args(["download", name]).current_dir(directory));
+    let _turn = AptTurn::take()?;
+    if download().is_err() {
+        repeat(|| {
+            // The package lists may be outdated.
+            read_output(apt_get()?.arg("update"))?;
+            download().map(drop)
+        })
+        .with_context(|| format!("{name} can't be downloaded"))?;
+    }
+    let files = fs::read_dir(directory)?.flatten().map(|entry| entry.path());
+    files
+        .filter(|file| file.extension().is_some_and(|extension| extension == "deb"))
+        .max()
+        .with_context(|| {
+            format!(
+                "apt-get reported that it downloaded {name}, but it is not in {}",
+                directory.display()
+            )
+        })
 }
 
 fn install_by_apt(packages: &[&str]) -> Result<()> {
+    let _turn = AptTurn::take()?;
     let _denied = NoServices::deny();
-    // Outdated lists may be good enough.
-    let updated = read_output(apt_get()?.arg("update"));
-    let mut command = apt_get()?;
-    command.args(["install", "--yes", "--no-install-recommends"]).args(packages);
-    match (read_output(&mut command), updated) {
-        (Ok(_), _) => Ok(()),
-        (Err(error), Err(earlier)) => Err(error.context(format!("{earlier:#}"))),
-        (Err(error), Ok(_)) => Err(error),
+    repeat(|| {
+        // Outdated lists may be good enough.
+        let updated = read_output(apt_get()?.arg("update"));
+        let mut command = apt_get()?;
+        command.args(["install", "--yes", "--no-install-recommends"]).args(packages);
+        match (read_output(&mut command), updated) {
+            (Ok(_), _) => Ok(()),
+            (Err(error), Err(earlier)) => Err(error.context(format!("{earlier:#}"))),
+            (Err(error), Ok(_)) => Err(error),
+        }
+    })
+}
+
+/// Pauses before what failed is done again: archives are busy or unreachable for moments.
+const PAUSES: [Duration; 3] =
+    [Duration::from_secs(2), Duration::from_secs(10), Duration::from_secs(30)];
+
+/// Until it succeeds, a few times.
+fn repeat(work: impl Fn() -> Result<()>) -> Result<()> {
+    for pause in PAUSES {
+        match work() {
+            Ok(()) => return Ok(()),
+            Err(error) if is_lasting(&error) => return Err(error),
+            Err(error) => eprintln!("{error:#}\nonce more in {} s", pause.as_secs()),
+        }
+        sleep(pause);
+    }
+    work()
+}
+
+/// Whether apt knows the archives, and they have no such package.
+fn is_lasting(error: &Error) -> bool {
+    let text = format!("{error:#}");
+    ["Unable to locate package", "has no installation candidate"]
+        .iter()
+        .any(|reason| text.contains(reason))
+}
+
+/// Stages of tests run at the same time, and apt waits for no other one that updates the package lists.
+struct AptTurn {
+    _file: File,
+}
+
+impl AptTurn {
+    fn take() -> Result<Self> {
+        let path = repository_root().join("target/xtask/apt.lock");
+        fs::create_dir_all(repository_root().join("target/xtask"))?;
+        let file = File::create(&path).with_context(|| path.display().to_string())?;
+        file.lock().with_context(|| format!("cannot lock {}", path.display()))?;
+        Ok(Self { _file: file })
     }
 }
 

@@ -23,21 +23,8 @@ fn unpack() -> Result<()> {
     if folder.join("usr/bin/promtool").is_file() || find_program("promtool").is_some() {
         return Ok(());
     }
-    find_program("apt-get")
-        .context("there is no apt-get here; a prometheus on the PATH will do")?;
-    eprintln!("downloading prometheus to {}", folder.display());
-    fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
-    let download = || {
-        read_output(Command::new("apt-get").args(["download", "prometheus"]).current_dir(&folder))
-    };
-    if download().is_err() {
-        packages::update_package_lists()?;
-        download()?;
-    }
-    let files = fs::read_dir(&folder)?.flatten().map(|entry| entry.path());
-    let package: Option<PathBuf> =
-        files.filter(|file| file.extension().is_some_and(|e| e == "deb")).max();
-    let package = package.context("apt-get downloaded nothing")?;
+    let package = packages::download_package("prometheus", &folder)
+        .context("a prometheus on the PATH will do")?;
     read_output(Command::new("dpkg-deb").arg("--extract").args([&package, &folder]))?;
     fs::remove_file(&package).with_context(|| package.display().to_string())
 }

@@ -102,7 +102,8 @@ async fn one_of_two_controllers_assigns_and_the_other_one_takes_over() {
     create(&services, service("a", json!({}))).await;
     until(&services, "a", |service| addresses(service) == ["192.0.2.1"]).await;
     assert_eq!(get(listen[0], "/readyz").await.unwrap().0, 200);
-    assert!(get(listen[1], "/metrics").await.unwrap().1.contains("millrace_address_pool"));
+    let (_, metrics) = get(listen[1], "/metrics").await.unwrap();
+    assert!(metrics.contains("millrace_address_pool"), "{metrics}");
     let mut second = controller(&kubeconfig, directory.path(), ["off", "off"]);
     let first_holder = holder(&client).await;
     assert!(!first_holder.is_empty());

@@ -66,35 +66,19 @@ fn packages_in(directory: &Path) -> Result<Vec<PathBuf>> {
 
 /// Downloads the newest package with apt. Installs nothing.
 fn download(directory: &Path) -> Result<PathBuf> {
-    let mut name = None;
     if find_program("apt-get").is_some() {
-        name = newest()?;
-        if name.is_none() {
-            packages::update_package_lists()?;
-            name = newest()?;
-        }
+        packages::update_package_lists(|| newest().map(|name| name.is_some()))?;
     }
-    let name = name.with_context(|| {
+    let name = newest().ok().flatten().with_context(|| {
         format!(
             "the package archives of this machine have no linux-image-6.1.*-cloud-amd64; Debian \
              12's have.\nPut such a package into {}, or give one by --kernel FILE",
             directory.display()
         )
     })?;
-    eprintln!("downloading {name}");
     let begun = directory.join("download");
     remove(&begun)?;
-    fs::create_dir_all(&begun).with_context(|| begun.display().to_string())?;
-    let download =
-        || read_output(Command::new("apt-get").args(["download", &name]).current_dir(&begun));
-    if download().is_err() {
-        // The package lists may be outdated.
-        packages::update_package_lists()?;
-        download().with_context(|| format!("{name} can't be downloaded"))?;
-    }
-    let complete = packages_in(&begun)?.pop().with_context(|| {
-        format!("apt-get reported that it downloaded {name}, but it is not in {}", begun.display())
-    })?;
+    let complete = packages::download_package(&name, &begun)?;
     let kept = directory.join(complete.file_name().unwrap_or_default());
     fs::rename(&complete, &kept).with_context(|| kept.display().to_string())?;
     Ok(kept)

@@ -17,7 +17,7 @@ use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use clap::builder::PossibleValuesParser;
 
-use crate::process::{find_program, repository_root};
+use crate::process::repository_root;
 use crate::{packages, programs};
 
 use image::Test;
@@ -94,15 +94,7 @@ pub fn test_in_machine(options: &VmTestOptions) -> Result<()> {
         std::env::consts::ARCH == "x86_64",
         "vm-test boots x86-64 kernels, so it needs an x86-64 machine"
     );
-    packages::ensure_packages(&[&packages::DEMO, &packages::NODES])?;
-    for (program, package) in
-        [(QEMU, "qemu-system-x86"), ("wg", "wireguard-tools"), ("ipvsadm", "ipvsadm")]
-    {
-        if find_program(program).is_none() {
-            packages::install_packages(&[package])
-                .with_context(|| format!("the virtual machine needs {program}"))?;
-        }
-    }
+    packages::ensure_packages(&[&packages::DEMO, &packages::NODES, &packages::MACHINE])?;
     if !options.built {
         programs::build_programs()?;
     }
