@@ -1,11 +1,10 @@
 //! etcd for `bench api`, from its Debian package. The package is unpacked, not installed: it would
 //! start a server on this machine.
 
-use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 
 use crate::process::{read_output, target_directory};
 use crate::{packages, process};
@@ -31,7 +30,7 @@ pub fn ensure_etcd() -> Option<PathBuf> {
     }
 }
 
-fn unpack(directory: &PathBuf) -> Result<()> {
+fn unpack(directory: &Path) -> Result<()> {
     let package = packages::download_package(PACKAGE, directory)?;
     read_output(Command::new("dpkg-deb").arg("-x").arg(&package).arg(directory)).map(drop)
 }

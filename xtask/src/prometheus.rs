@@ -2,7 +2,6 @@
 //! tests must not add a service to a machine.
 
 use std::fs;
-use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::{Context, Result};
