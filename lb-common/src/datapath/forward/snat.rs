@@ -31,14 +31,8 @@ const UNPREDICTABLE_ROUNDS: u32 = 3;
 /// be evicted. Otherwise a flood of few packets could use up the ports of a backend.
 const LAST_RESORT: u32 = 2;
 
-/// How many rounds of ports a run of this stage examines.
+/// How many rounds of ports the stage may examine before it begins anew.
 const AT_ONCE: u32 = 3;
-
-/// The limit of rounds: with 240 ports, one flow in 200,000 finds none where nineteen of twenty are in use.
-const ROUNDS: u32 = 30;
-
-/// The most runs for these rounds, after the one that tries the client's own port.
-const RUNS: u32 = 1 + ROUNDS.div_ceil(AT_ONCE);
 
 /// The stages that may come before this one: of a packet from a tunnel whose client has flows in other
 /// buckets, and whose connection this node does not know.
@@ -47,7 +41,9 @@ const BEFORE: u32 = 6;
 /// The stages that may come after this one: the packet is sent, and tunnelled or rejected.
 const AFTER: u32 = 2;
 
-const _: () = assert!(BEFORE + MOST_CROWDED + RUNS + AFTER <= MOST_STAGES);
+/// The limit of rounds. Each run of this stage takes at least one, except those after which a flow of full
+/// buckets looks in others.
+const ROUNDS: u32 = MOST_STAGES - BEFORE - MOST_CROWDED - AFTER;
 
 /// Begins the drafted flow, and stores its location in the draft. [`Begun::Indexed`] if more ports
 /// may be tried.
@@ -59,7 +55,6 @@ pub fn begin_indexed<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> Begun {
     // The client's own port is used if no other flow has the same replies.
     let has_snat = draft.flow.kind.has(FlowKind::SNAT);
     let keeps_port = draft.round == 0 && !has_snat;
-    let next_round = draft.round + if keeps_port { 1 } else { AT_ONCE };
     let claim = match (outcome, claimed) {
         (Ok(()), Some(claim)) => claim,
         // All entries are protected: client and frontend select two more buckets, at most twice.
@@ -89,8 +84,7 @@ pub fn begin_indexed<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> Begun {
     }
     claim.abandon();
     let Some(draft) = tables.draft() else { return Begun::Corrupt };
-    // Even if a port was chosen in an earlier one, and then lost: a run takes its rounds, so that runs have a limit.
-    draft.round = next_round;
+    draft.round += 1;
     if draft.round < ROUNDS { Begun::Indexed } else { Begun::NoPort }
 }
 
