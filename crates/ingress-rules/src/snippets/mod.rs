@@ -4,6 +4,7 @@
 mod combine;
 mod directives;
 mod harmless;
+mod restrictions;
 mod syntax;
 
 pub use combine::combine_scopes;
@@ -11,6 +12,7 @@ pub(crate) use directives::{DirectiveFinding, DirectiveOutcome, SnippetLevel, re
 pub use directives::{SnippetLocation, SnippetScope};
 pub(crate) use syntax::read_directives;
 
+use restrictions::is_restriction;
 use syntax::Directive;
 
 /// Which nginx configuration a snippet is a part of.
@@ -29,22 +31,6 @@ pub enum SnippetReading {
     Refused,
     Allowed,
 }
-
-/// Directives of nginx that deny access to some clients.
-const RESTRICTING: [&str; 12] = [
-    "deny",
-    "auth_basic",
-    "auth_request",
-    "auth_jwt",
-    "satisfy",
-    "limit_except",
-    "secure_link",
-    "secure_link_md5",
-    "ssl_verify_client",
-    "ssl_client_certificate",
-    "valid_referers",
-    "internal",
-];
 
 /// The first directive of a refused snippet that restricts access.
 pub(crate) fn restricting_directive(snippet: &str) -> Option<String> {
@@ -67,11 +53,4 @@ fn find_restriction(directives: &[Directive]) -> Option<String> {
             false => find_restriction(directive.block.as_deref()?),
         }
     })
-}
-
-fn is_restriction(name: &str, word: Option<&str>) -> bool {
-    let code = || word.and_then(|word| word.parse::<u16>().ok());
-    RESTRICTING.contains(&name)
-        || name.starts_with("access_by_lua")
-        || (name == "return" && code().is_some_and(|code| code >= 400))
 }

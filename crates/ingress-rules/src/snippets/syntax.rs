@@ -1,11 +1,14 @@
 //! Reads the syntax of nginx's configuration: directives, which are words that end with `;`, or with a block in braces.
 //!
 //! Invariant: what is read has the meaning that nginx gives it. Whatever could end the text early or late, such as an
-//! open quote or brace, makes all of it unreadable, and so does Lua.
+//! open quote or brace, makes all of it unreadable. So does Lua, and a directive that seems to have taken the next one in,
+//! which nginx would refuse.
 
 use std::fmt;
 use std::iter::Peekable;
 use std::str::Chars;
+
+use super::restrictions::may_begin_restriction;
 
 /// The largest snippet, in octets.
 const MOST_OCTETS: usize = 32 << 10;
@@ -121,7 +124,12 @@ impl Reader<'_> {
             if words.len() > MOST_WORDS {
                 return self.fail("a directive has too many words");
             }
-            words.push(self.read_word()?);
+            let is_on_later_line = self.line > line;
+            let word = self.read_word()?;
+            if is_on_later_line && may_begin_restriction(&word) {
+                return self.fail("a directive goes on with another one: a ; is missing before it");
+            }
+            words.push(word);
             self.skip_blanks();
             match self.peek() {
                 None => return self.fail("the last directive does not end with ;"),
@@ -133,6 +141,9 @@ impl Reader<'_> {
         };
         self.next();
         let name = words.remove(0);
+        if name.contains([' ', '\t', '\r', '\n', ';', '{', '}', '#', '"', '\'', '\\']) {
+            return self.fail("a directive's name has blanks, quotes or other signs");
+        }
         let block = match end {
             End::Semicolon => None,
             End::OpenBrace if name.ends_with("_by_lua_block") => {
@@ -322,7 +333,7 @@ mod tests {
 
     fn directives() -> impl Strategy<Value = Vec<Directive>> {
         let words = || prop::collection::vec("[ -~\u{e9}]{0,8}", 0..4);
-        let simple = ("[ -~]{1,8}", words()).prop_map(|(name, words)| Directive {
+        let simple = ("[a-z_/~.0-9]{1,8}", words()).prop_map(|(name, words)| Directive {
             line: 0,
             name,
             words,
@@ -330,7 +341,7 @@ mod tests {
         });
         let one = simple.prop_recursive(3, 20, 4, move |inner| {
             let block = prop::collection::vec(inner, 0..4);
-            ("[ -~]{1,8}", words(), block).prop_map(|(name, words, block)| Directive {
+            ("[a-z_/~.0-9]{1,8}", words(), block).prop_map(|(name, words, block)| Directive {
                 line: 0,
                 name,
                 words,

@@ -138,6 +138,19 @@ fn one_directive_has_no_more_headers_than_all_may_have() {
     }
 }
 
+#[test]
+fn a_directive_that_takes_in_a_denial_closes_the_rules() {
+    for before in ["\"gzip on;\"", "'gzip{'", "gzip on", "more_clear_headers X", "add_header A b"] {
+        for denial in ["deny all;", "return 403;", "auth_basic a;", "internal;"] {
+            let snippet = format!("{before}\n{denial}");
+            assert!(read("", &snippet).1, "{snippet}");
+            assert!(restricting_directive(&snippet).is_some(), "{snippet}");
+        }
+    }
+    let (rules, closes) = read("", "more_set_headers\n  'A: deny'\n  'B: return';");
+    assert!(!closes && rules.response_headers.len() == 2);
+}
+
 /// Directives that restrict nothing, and what could end a text early or late.
 fn pieces() -> impl Strategy<Value = String> {
     const PIECES: [&str; 16] = [

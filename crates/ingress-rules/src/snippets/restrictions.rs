@@ -1,0 +1,32 @@
+//! Directives that restrict access.
+
+/// Directives of nginx that deny access to some clients.
+const RESTRICTING: [&str; 12] = [
+    "deny",
+    "auth_basic",
+    "auth_request",
+    "auth_jwt",
+    "satisfy",
+    "limit_except",
+    "secure_link",
+    "secure_link_md5",
+    "ssl_verify_client",
+    "ssl_client_certificate",
+    "valid_referers",
+    "internal",
+];
+
+pub(super) fn is_restriction(name: &str, word: Option<&str>) -> bool {
+    let code = || word.and_then(|word| word.parse::<u16>().ok());
+    is_always_restriction(name) || (name == "return" && code().is_some_and(|code| code >= 400))
+}
+
+/// Whatever follows the name.
+fn is_always_restriction(name: &str) -> bool {
+    RESTRICTING.contains(&name) || name.starts_with("access_by_lua")
+}
+
+/// Whether a directive that restricts access may begin with the word.
+pub(super) fn may_begin_restriction(word: &str) -> bool {
+    is_always_restriction(word) || word == "return"
+}
