@@ -14,6 +14,7 @@ use super::super::annotations::values::{
     Parsed, header_name, header_value, is_reserved, parse_sources, parse_template, parse_word,
 };
 use super::harmless::is_harmless;
+use super::restrictions::find_swallowed_restriction;
 use super::syntax::Directive;
 
 /// Where directives are written.
@@ -131,6 +132,9 @@ fn read_directive(
         let location = read_location(directive, &words, scope.locations.len())?;
         scope.locations.push(location);
         return Ok(DirectiveOutcome::Honoured);
+    }
+    if let Some(next) = find_swallowed_restriction(name, &directive.words) {
+        return Err(format!("goes on with {next}: is there a ; missing before it?"));
     }
     if directive.block.is_some() {
         return Err("is not read: blocks depend on more than can be known here".to_owned());

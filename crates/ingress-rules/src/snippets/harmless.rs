@@ -1,5 +1,6 @@
 //! Directives that do not restrict access: without them, responses are slower, larger or have other headers.
 
+use super::restrictions::find_swallowed_restriction;
 use super::syntax::Directive;
 
 /// Whole names, or their beginnings with `*`.
@@ -86,6 +87,9 @@ const HARMLESS: &[&str] = &[
 /// Whether access is the same without this directive. One in a condition is harmless if all in the block are.
 pub(super) fn is_harmless(directive: &Directive) -> bool {
     let name = directive.name.as_str();
+    if find_swallowed_restriction(name, &directive.words).is_some() {
+        return false;
+    }
     if name == "if" {
         return directive.block.iter().flatten().all(is_harmless);
     }

@@ -12,7 +12,7 @@ pub(crate) use directives::{DirectiveFinding, DirectiveOutcome, SnippetLevel, re
 pub use directives::{SnippetLocation, SnippetScope};
 pub(crate) use syntax::read_directives;
 
-use restrictions::is_restriction;
+use restrictions::{find_swallowed_restriction, is_restriction};
 use syntax::Directive;
 
 /// Which nginx configuration a snippet is a part of.
@@ -46,11 +46,11 @@ pub(crate) fn restricting_directive(snippet: &str) -> Option<String> {
 }
 
 fn find_restriction(directives: &[Directive]) -> Option<String> {
-    directives.iter().find_map(|directive| {
-        let first = directive.words.first().map(String::as_str);
-        match is_restriction(&directive.name, first) {
-            true => Some(directive.name.clone()),
-            false => find_restriction(directive.block.as_deref()?),
+    directives.iter().find_map(|Directive { name, words, block, .. }| {
+        if is_restriction(name, words.first().map(String::as_str)) {
+            return Some(name.clone());
         }
+        let swallowed = find_swallowed_restriction(name, words).map(str::to_owned);
+        swallowed.or_else(|| find_restriction(block.as_deref()?))
     })
 }

@@ -26,7 +26,10 @@ fn is_always_restriction(name: &str) -> bool {
     RESTRICTING.contains(&name) || name.starts_with("access_by_lua")
 }
 
-/// Whether a directive that restricts access may begin with the word.
-pub(super) fn may_begin_restriction(word: &str) -> bool {
-    is_always_restriction(word) || word == "return"
+/// The word with which a directive that restricts access may begin behind the words of this one: before it a `;` is missing.
+pub(super) fn find_swallowed_restriction<'d>(name: &str, words: &'d [String]) -> Option<&'d str> {
+    // A name or a number, and any text.
+    let own = if ["add_header", "proxy_set_header", "return"].contains(&name) { 2 } else { 0 };
+    let mut words = words.iter().skip(own).map(String::as_str);
+    words.find(|word| is_always_restriction(word) || *word == "return")
 }

@@ -1,14 +1,11 @@
 //! Reads the syntax of nginx's configuration: directives, which are words that end with `;`, or with a block in braces.
 //!
 //! Invariant: what is read has the meaning that nginx gives it. Whatever could end the text early or late, such as an
-//! open quote or brace, makes all of it unreadable. So does Lua, and a directive that seems to have taken the next one in,
-//! which nginx would refuse.
+//! open quote or brace, makes all of it unreadable, and so do Lua and names that no directive has.
 
 use std::fmt;
 use std::iter::Peekable;
 use std::str::Chars;
-
-use super::restrictions::may_begin_restriction;
 
 /// The largest snippet, in octets.
 const MOST_OCTETS: usize = 32 << 10;
@@ -124,12 +121,7 @@ impl Reader<'_> {
             if words.len() > MOST_WORDS {
                 return self.fail("a directive has too many words");
             }
-            let is_on_later_line = self.line > line;
-            let word = self.read_word()?;
-            if is_on_later_line && may_begin_restriction(&word) {
-                return self.fail("a directive goes on with another one: a ; is missing before it");
-            }
-            words.push(word);
+            words.push(self.read_word()?);
             self.skip_blanks();
             match self.peek() {
                 None => return self.fail("the last directive does not end with ;"),

@@ -139,16 +139,32 @@ fn one_directive_has_no_more_headers_than_all_may_have() {
 }
 
 #[test]
-fn a_directive_that_takes_in_a_denial_closes_the_rules() {
-    for before in ["\"gzip on;\"", "'gzip{'", "gzip on", "more_clear_headers X", "add_header A b"] {
-        for denial in ["deny all;", "return 403;", "auth_basic a;", "internal;"] {
-            let snippet = format!("{before}\n{denial}");
-            assert!(read("", &snippet).1, "{snippet}");
-            assert!(restricting_directive(&snippet).is_some(), "{snippet}");
+fn a_directive_that_swallows_a_restriction_closes_the_rules() {
+    for before in
+        ["\"gzip on;\"", "'gzip{'", "gzip on", "more_clear_headers X", "add_header A b", "types"]
+    {
+        for restriction in ["deny all;", "return 403;", "auth_basic a;", "internal;"] {
+            // A folded text of YAML has one line.
+            for blank in ["\n", " "] {
+                let snippet = format!("{before}{blank}{restriction}");
+                assert!(read("", &snippet).1, "{snippet}");
+                assert!(restricting_directive(&snippet).is_some(), "{snippet}");
+            }
         }
     }
-    let (rules, closes) = read("", "more_set_headers\n  'A: deny'\n  'B: return';");
-    assert!(!closes && rules.response_headers.len() == 2);
+    let snippet = "'gzip on;\ndeny all;\n#' a;";
+    assert!(read("", snippet).1 && restricting_directive(snippet).is_some());
+    let snippet = "if ($a) { gzip on deny all; }";
+    assert!(read("", snippet).1 && restricting_directive(snippet).is_some());
+}
+
+#[test]
+fn a_value_may_be_called_like_a_restriction() {
+    let snippet = "more_set_headers\n  'A: deny'\n  'B: return'; add_header C internal; proxy_set_header D deny;";
+    let (rules, closes) = read("", snippet);
+    assert!(!closes && restricting_directive(snippet).is_none());
+    assert_eq!((rules.response_headers.len(), rules.added_headers.len()), (2, 1));
+    assert_eq!(rules.request_headers.len(), 1);
 }
 
 /// Directives that restrict nothing, and what could end a text early or late.
