@@ -19,7 +19,7 @@ use crate::fingerprint::{self, Stamp};
 use crate::linker::{self, LINKER_VERSION, Linker};
 use crate::packages;
 use crate::paths;
-use crate::process::{cargo, is_missing, read_output, repository_root, run_command};
+use crate::process::{cargo, is_missing, lock_file, read_output, repository_root, run_command};
 use crate::toolchain::{self, Toolchain};
 
 pub const TARGET: &str = "bpfel-unknown-none";
@@ -53,10 +53,7 @@ struct ObjectsLock {
 
 impl ObjectsLock {
     fn acquire() -> Result<Self> {
-        let path = repository_root().join("target/bpf/lock");
-        fs::create_dir_all(repository_root().join("target/bpf"))?;
-        let file = File::create(&path).with_context(|| path.display().to_string())?;
-        file.lock().with_context(|| format!("cannot lock {}", path.display()))?;
+        let file = lock_file(&repository_root().join("target/bpf/lock"))?;
         Ok(Self { _file: file, since: SystemTime::now() })
     }
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Error, Result, bail};
 
-use crate::process::{find_program, is_root, read_output, repository_root};
+use crate::process::{find_program, is_root, lock_file, read_output, repository_root};
 
 /// A program and its Debian package.
 pub type PackagedProgram = (&'static str, &'static str);
@@ -50,9 +50,11 @@ pub const PEERS: [PackagedProgram; 8] = [
     ("vtysh", "frr"),
 ];
 
+pub const QEMU: &str = "qemu-system-x86_64";
+
 /// What the virtual machine uses in addition to the demo and to nodes.
 pub const MACHINE: [PackagedProgram; 3] =
-    [("ipvsadm", "ipvsadm"), ("qemu-system-x86_64", "qemu-system-x86"), ("wg", "wireguard-tools")];
+    [("ipvsadm", "ipvsadm"), (QEMU, "qemu-system-x86"), ("wg", "wireguard-tools")];
 
 /// What a cluster uses in addition to the demo: tools in its images, and a C compiler for runc.
 pub const CLUSTER: [PackagedProgram; 9] = [
@@ -111,13 +113,13 @@ pub fn install_packages(packages: &[&str]) -> Result<()> {
     })
 }
 
-/// Updates the package lists if there are none or `is_known` does not find what is wanted in them.
-pub fn update_package_lists(is_known: impl Fn() -> Result<bool>) -> Result<()> {
-    let _turn = AptTurn::take()?;
+/// Updates the package lists unless what is wanted is in them.
+pub fn update_package_lists_unless(is_known: impl Fn() -> Result<bool>) -> Result<()> {
+    let _turn = take_turn_of_apt()?;
     if is_known()? {
         return Ok(());
     }
-    repeat(|| read_output(apt_get()?.arg("update")).map(drop))
+    retry_archives(|| read_output(apt_get()?.arg("update")).map(drop))
 }
 
 /// Downloads a package into a directory, without installing it.
@@ -129,9 +131,9 @@ pub fn download_package(name: &str, directory: &Path) -> Result<PathBuf> {
     fs::create_dir_all(directory).with_context(|| directory.display().to_string())?;
     let download =
         || read_output(Command::new("apt-get").args(["download", name]).current_dir(directory));
-    let _turn = AptTurn::take()?;
+    let _turn = take_turn_of_apt()?;
     if download().is_err() {
-        repeat(|| {
+        retry_archives(|| {
             // The package lists may be outdated.
             read_output(apt_get()?.arg("update"))?;
             download().map(drop)
@@ -151,9 +153,9 @@ pub fn download_package(name: &str, directory: &Path) -> Result<PathBuf> {
 }
 
 fn install_by_apt(packages: &[&str]) -> Result<()> {
-    let _turn = AptTurn::take()?;
+    let _turn = take_turn_of_apt()?;
     let _denied = NoServices::deny();
-    repeat(|| {
+    retry_archives(|| {
         // Outdated lists may be good enough.
         let updated = read_output(apt_get()?.arg("update"));
         let mut command = apt_get()?;
@@ -170,12 +172,12 @@ fn install_by_apt(packages: &[&str]) -> Result<()> {
 const PAUSES: [Duration; 3] =
     [Duration::from_secs(2), Duration::from_secs(10), Duration::from_secs(30)];
 
-/// Until it succeeds, a few times.
-fn repeat(work: impl Fn() -> Result<()>) -> Result<()> {
+/// Works with archives until that succeeds, four times at most.
+fn retry_archives(work: impl Fn() -> Result<()>) -> Result<()> {
     for pause in PAUSES {
         match work() {
             Ok(()) => return Ok(()),
-            Err(error) if is_lasting(&error) => return Err(error),
+            Err(error) if is_unknown_package(&error) => return Err(error),
             Err(error) => eprintln!("{error:#}\nonce more in {} s", pause.as_secs()),
         }
         sleep(pause);
@@ -183,8 +185,8 @@ fn repeat(work: impl Fn() -> Result<()>) -> Result<()> {
     work()
 }
 
-/// Whether apt knows the archives, and they have no such package.
-fn is_lasting(error: &Error) -> bool {
+/// Whether apt knows the archives, and they have no such package: no later try finds it.
+fn is_unknown_package(error: &Error) -> bool {
     let text = format!("{error:#}");
     ["Unable to locate package", "has no installation candidate"]
         .iter()
@@ -192,18 +194,8 @@ fn is_lasting(error: &Error) -> bool {
 }
 
 /// Stages of tests run at the same time, and apt waits for no other one that updates the package lists.
-struct AptTurn {
-    _file: File,
-}
-
-impl AptTurn {
-    fn take() -> Result<Self> {
-        let path = repository_root().join("target/xtask/apt.lock");
-        fs::create_dir_all(repository_root().join("target/xtask"))?;
-        let file = File::create(&path).with_context(|| path.display().to_string())?;
-        file.lock().with_context(|| format!("cannot lock {}", path.display()))?;
-        Ok(Self { _file: file })
-    }
+fn take_turn_of_apt() -> Result<File> {
+    lock_file(&repository_root().join("target/xtask/apt.lock"))
 }
 
 /// Where packages ask whether they may start their services.

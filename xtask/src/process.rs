@@ -2,6 +2,7 @@
 
 use std::env;
 use std::ffi::OsStr;
+use std::fs::File;
 use std::io::{self, IsTerminal};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
@@ -50,6 +51,16 @@ pub fn clippy_driver() -> Option<PathBuf> {
 /// Selects the crates that share one build: all except those that are built by themselves.
 pub const SHARED_BUILD: [&str; 7] =
     ["--workspace", "--exclude", "lb-ebpf", "--exclude", "models", "--exclude", "xtask"];
+
+/// Waits until no other process holds the file, and holds it until it is dropped.
+pub fn lock_file(path: &Path) -> Result<File> {
+    if let Some(directory) = path.parent() {
+        std::fs::create_dir_all(directory).with_context(|| directory.display().to_string())?;
+    }
+    let file = File::create(path).with_context(|| path.display().to_string())?;
+    file.lock().with_context(|| format!("cannot lock {}", path.display()))?;
+    Ok(file)
+}
 
 /// Fails if a directory that is to be replaced holds something else: it is new, empty, or has the file `mark`, which only
 /// an earlier run writes.

@@ -67,7 +67,7 @@ fn packages_in(directory: &Path) -> Result<Vec<PathBuf>> {
 /// Downloads the newest package with apt. Installs nothing.
 fn download(directory: &Path) -> Result<PathBuf> {
     if find_program("apt-get").is_some() {
-        packages::update_package_lists(|| newest().map(|name| name.is_some()))?;
+        packages::update_package_lists_unless(|| newest().map(|name| name.is_some()))?;
     }
     let name = newest().ok().flatten().with_context(|| {
         format!(

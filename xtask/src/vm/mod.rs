@@ -17,6 +17,7 @@ use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use clap::builder::PossibleValuesParser;
 
+use crate::packages::QEMU;
 use crate::process::repository_root;
 use crate::{packages, programs};
 
@@ -110,8 +111,6 @@ pub fn test_in_machine(options: &VmTestOptions) -> Result<()> {
     image::build_machine_image(&image, &kernel, &tests, &options.arguments)?;
     boot(&kernel.image, &image, &directory.join("console.log"), tests.len())
 }
-
-const QEMU: &str = "qemu-system-x86_64";
 
 /// Boots the machine, and prints the output of the tests. Fails unless all have passed.
 fn boot(kernel: &Path, image: &Path, log: &Path, tests: usize) -> Result<()> {
