@@ -222,6 +222,8 @@ fn connection_tracking_entries_of_kube_proxy_are_removed() -> Result<()> {
     node.write(&["nft", "-f", "-"], NFTABLES)?;
     // Connections are tracked without kube-proxy, too.
     node.0.node.run(["nft", "insert rule inet mine input ct state invalid drop"])?;
+    // The port can be used again at once, whoever closes the first connection.
+    node.0.client.sysctl(&["net.ipv4.tcp_max_tw_buckets=0"])?;
     let from_one_port = ["--local-port", "20001", "--header", "Connection: close"];
     node.0.client.curl_with(&from_one_port, "http://10.96.0.10:80")?;
     node.cleanup(&["--yes"])?;
