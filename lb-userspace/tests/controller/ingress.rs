@@ -37,7 +37,8 @@ async fn idle_proxy(directory: &Path, flags: &[String]) -> Child {
     proxy(directory, &[flags, &[format!("--manifests={}", manifests.display())]].concat()).await
 }
 
-fn threads(process: &Child, name: &str) -> usize {
+/// How many threads have taken such a name; a new thread does so when it first runs.
+fn count_threads(process: &Child, name: &str) -> usize {
     let tasks = std::fs::read_dir(format!("/proc/{}/task", process.id().unwrap())).unwrap();
     let names =
         tasks.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("comm")).ok());
@@ -68,7 +69,12 @@ async fn the_proxy_listens_where_the_settings_say() {
     .await;
     assert_eq!(get(healthz, "/readyz").await.unwrap().0, 200);
     assert!(get(metrics, "/metrics").await.unwrap().1.contains("millrace_ingress_connections"));
-    assert_eq!(threads(&proxy, "proxy-"), 3);
+    let running = async {
+        while count_threads(&proxy, "proxy-") != 3 {
+            tokio::time::sleep(PAUSE).await;
+        }
+    };
+    tokio::time::timeout(SOON, running).await.expect("three threads of the proxy");
     TcpStream::connect((Ipv4Addr::LOCALHOST, https)).await.expect("a port for HTTPS");
 
     let mut log = BufReader::new(proxy.stdout.take().unwrap()).lines();
