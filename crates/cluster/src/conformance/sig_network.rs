@@ -13,10 +13,8 @@ use super::results::{Results, SpecResult, TestOutcome};
 use crate::cluster::Cluster;
 use crate::interrupt::{check_interrupt, is_interrupted};
 
-const SUITE: &str = r"\[sig-network\]";
-
 /// What no cluster of this kind has: providers' own features, SCTP where the kernel lacks it, a way to the internet.
-const OTHER_FEATURES: &str = r"\[Feature:(Networking-DNS|Networking-IPv4|Networking-IPv6|Networking-Performance|PerformanceDNS|SCTPConnectivity|KubeProxyNFAcct|OffByDefault)\]|\[Flaky\]|\[Disruptive\]";
+const OTHER_FEATURES: &str = r"\[Feature:(Networking-DNS|Networking-IPv4|Networking-IPv6|Networking-Performance|PerformanceDNS|SCTPConnectivity|KubeProxyNFAcct|OffByDefault)\]";
 
 /// Which specs run.
 pub struct Selection<'a> {
@@ -25,6 +23,15 @@ pub struct Selection<'a> {
     pub serial: bool,
     /// Parts of names.
     pub skip: Vec<String>,
+}
+
+impl Selection<'_> {
+    /// ginkgo's filter by the labels that Kubernetes gives its specs.
+    fn label_filter(&self) -> String {
+        let serial = if self.serial { "Serial" } else { "!Serial" };
+        let slow = if self.slow { "" } else { " && !Slow" };
+        format!("sig-network && !Flaky && !Disruptive && {serial}{slow}")
+    }
 }
 
 /// The images that the tests use.
@@ -52,19 +59,13 @@ pub fn run_sig_network(
     let processes = if selection.serial { 1 } else { parallel };
     let mut skip = vec![OTHER_FEATURES.to_owned()];
     skip.extend(selection.skip.iter().map(|name| quote(name)));
-    if !selection.slow {
-        skip.push(r"\[Slow\]".to_owned());
-    }
-    let mut focus = SUITE.to_owned();
-    if selection.serial {
-        focus += r".*\[Serial\]";
-    } else {
-        skip.push(r"\[Serial\]".to_owned());
-    }
 
     let mut command = cluster.network.client.command(cluster.programs.join("ginkgo"));
     command.arg(format!("--procs={processes}")).args(["--timeout=6h", "--no-color"]);
-    command.arg(format!("--focus={}", selection.focus.unwrap_or(&focus)));
+    command.arg(format!("--label-filter={}", selection.label_filter()));
+    if let Some(focus) = selection.focus {
+        command.arg(format!("--focus={focus}"));
+    }
     for pattern in &skip {
         command.arg(format!("--skip={pattern}"));
     }
@@ -179,6 +180,17 @@ mod tests {
         );
         assert_eq!(results[0].group, "Services");
         assert_eq!(results[0].time, Duration::from_millis(1500));
+    }
+
+    #[test]
+    fn a_focus_adds_no_specs_of_other_groups() {
+        let filter = |slow, serial| {
+            Selection { focus: Some("DNS"), slow, serial, skip: Vec::new() }.label_filter()
+        };
+        let base = "sig-network && !Flaky && !Disruptive";
+        assert_eq!(filter(false, false), format!("{base} && !Serial && !Slow"));
+        assert_eq!(filter(true, false), format!("{base} && !Serial"));
+        assert_eq!(filter(true, true), format!("{base} && Serial"));
     }
 
     #[test]
