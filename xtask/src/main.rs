@@ -160,7 +160,9 @@ fn dispatch(command: Command) -> Result<ExitCode> {
         Command::Ci => return test::run_tests(&test::TestOptions::default()),
         Command::Programs(options) => programs::build_or_run_programs(&options)?,
         Command::Prerequisites => {
-            packages::ensure_packages(&[&packages::DEMO, &packages::NODES, &packages::PEERS])?;
+            let packages =
+                [&packages::DEMO[..], &packages::NODES, &packages::PEERS, &packages::ENDPOINTS];
+            packages::ensure_packages(&packages)?;
             python::ensure_python();
             prometheus::ensure_prometheus();
         }

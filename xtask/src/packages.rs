@@ -50,6 +50,10 @@ pub const PEERS: [PackagedProgram; 8] = [
     ("vtysh", "frr"),
 ];
 
+/// Endpoints that the proxy's attackers want to reach by what they read otherwise than the proxy.
+pub const ENDPOINTS: [PackagedProgram; 3] =
+    [("apache2", "apache2-bin"), ("nginx", "nginx-light"), ("node", "nodejs")];
+
 pub const QEMU: &str = "qemu-system-x86_64";
 
 /// What the virtual machine uses in addition to the demo and to nodes.

@@ -3,6 +3,7 @@
 // All of this is tests.
 #![allow(clippy::unwrap_used)]
 
+mod attacks;
 mod client;
 mod endpoint;
 mod world;
@@ -16,6 +17,7 @@ mod limits;
 mod mirrors;
 mod policies;
 mod proxy_protocol;
+mod real_endpoints;
 mod replicas;
 mod retries;
 mod satisfy;

@@ -4,12 +4,13 @@
 use std::io::Write;
 use std::net::Shutdown;
 
+use crate::attacks::{AMBIGUOUS_CHUNKS, list_hidden_requests, with_chunks};
 use crate::client::Client;
 use crate::endpoint::{Endpoint, Request, Then, respond};
 use crate::world::{World, config};
 
 /// Sends the octets and then a request that must stay a request of its own. Returns the statuses of all responses.
-fn statuses(world: &World, octets: &str) -> Vec<u16> {
+pub fn statuses(world: &World, octets: &str) -> Vec<u16> {
     let mut client = Client::connect(world.http());
     client.try_send(octets);
     client.try_send("GET /last HTTP/1.1\r\nHost: a.test\r\nConnection: close\r\n\r\n");
@@ -155,111 +156,12 @@ fn malformed_chunks_end_the_request_and_the_connection() {
     }
 }
 
-/// What public collections of attacks send (smuggler, HTTP Request Smuggler, the papers on TE.0 and on ends of chunks):
-/// statements about the length that one side could overlook.
 #[test]
 fn a_hidden_request_reaches_no_endpoint_however_the_length_is_stated() {
-    let hidden = "GET /hidden HTTP/1.1\r\nHost: a.test\r\n\r\n";
-    let in_chunk = format!("{:x}\r\n{hidden}\r\n0\r\n\r\n", hidden.len());
-    let after_chunks = format!("0\r\n\r\n{hidden}");
-    let encodings = [
-        "Transfer-Encoding: chunked",
-        "Transfer-Encoding : chunked",
-        "Transfer-Encoding\t: chunked",
-        "Transfer-Encoding\n: chunked",
-        "Transfer-Encoding:chunked",
-        "Transfer-Encoding:\tchunked",
-        "Transfer-Encoding: \tchunked",
-        "Transfer-Encoding:\x0bchunked",
-        "Transfer-Encoding:\x0cchunked",
-        "Transfer-Encoding: chunked\0",
-        "Transfer-Encoding: chunked\x0b",
-        "Transfer-Encoding: chunked\t",
-        "Transfer-Encoding: chunked\rX: y",
-        "Transfer-Encoding: chunked\nX: y",
-        "Transfer-Encoding:\r\n chunked",
-        "Transfer-Encoding:\n\tchunked",
-        " Transfer-Encoding: chunked",
-        "\tTransfer-Encoding: chunked",
-        "X: y\rTransfer-Encoding: chunked",
-        "X: y\nTransfer-Encoding: chunked",
-        "X: y\r\n\tTransfer-Encoding: chunked",
-        "\0Transfer-Encoding: chunked",
-        "Transfer\0-Encoding: chunked",
-        "Transfer_Encoding: chunked",
-        "Transfer Encoding: chunked",
-        "Transfer-Encoding: Chunked",
-        "TRANSFER-ENCODING: CHUNKED",
-        "Transfer-Encoding: chun\u{212a}ed",
-        "Transfer-Encoding: xchunked",
-        "Transfer-Encoding: chunk",
-        "Transfer-Encoding: \"chunked\"",
-        "Transfer-Encoding: 'chunked'",
-        "Transfer-Encoding: chunked;x=y",
-        "Transfer-Encoding: chunked,",
-        "Transfer-Encoding: ,chunked",
-        "Transfer-Encoding: chunked, identity",
-        "Transfer-Encoding: identity, chunked",
-        "Transfer-Encoding: chunked, chunked",
-        "Transfer-Encoding: identity",
-        "Transfer-Encoding: x\r\nTransfer-Encoding: chunked",
-        "Transfer-Encoding: chunked\r\nTransfer-Encoding: x",
-        "Transfer-Encoding: chunked\r\nTransfer-encoding: chunked",
-        "Transfer-Encoding:",
-        "Connection: Transfer-Encoding\r\nTransfer-Encoding: chunked",
-        "Connection: Content-Length\r\nTransfer-Encoding: chunked",
-    ];
-    let lengths = |octets: usize| {
-        [
-            format!("Content-Length: {octets}\r\nContent-Length: 0"),
-            format!("Content-Length: 0\r\nContent-Length: {octets}"),
-            format!("Content-Length: {octets}, 0"),
-            format!("Content-Length: +{octets}"),
-            format!("Content-Length: -{octets}"),
-            format!("Content-Length: 0{octets}"),
-            format!("Content-Length: {octets}.0"),
-            format!("Content-Length: {octets:#x}"),
-            format!("Content-Length: {octets}e0"),
-            format!("Content-Length: {octets} 0"),
-            format!("Content-Length: {octets}\0"),
-            format!("Content-Length:\x0b{octets}"),
-            format!("Content-Length : {octets}"),
-            format!("Content-Length\n: {octets}"),
-            format!("Content-Length:\r\n {octets}"),
-            format!("X: y\rContent-Length: {octets}"),
-            format!("X: y\nContent-Length: {octets}"),
-            format!("Content_Length: {octets}\r\nContent-Length: 0"),
-            format!("Content-Length: {octets}\r\nConnection: Content-Length"),
-            format!("Content-Length: {octets}\r\nExpect: 100-continue"),
-            format!("Content-Length: {octets}\r\nUpgrade: x"),
-        ]
-    };
-    let mut cases = Vec::new();
-    for method in ["POST", "GET", "OPTIONS"] {
-        for encoding in encodings {
-            for body in [&in_chunk, &after_chunks] {
-                for length in [4, body.len()] {
-                    cases.push((
-                        method,
-                        format!("{encoding}\r\nContent-Length: {length}\r\n\r\n{body}"),
-                    ));
-                    cases.push((
-                        method,
-                        format!("Content-Length: {length}\r\n{encoding}\r\n\r\n{body}"),
-                    ));
-                }
-            }
-            cases.push((method, format!("{encoding}\r\n\r\n{in_chunk}")));
-        }
-        cases.extend(
-            lengths(hidden.len()).map(|length| (method, format!("{length}\r\n\r\n{hidden}"))),
-        );
-    }
     let endpoint = Endpoint::named("a");
     let world = World::start(config(&[endpoint.address]));
-    for (method, rest) in cases {
+    for text in list_hidden_requests() {
         let before = endpoint.count();
-        let text = format!("{method} / HTTP/1.1\r\nHost: a.test\r\n{rest}");
         let statuses = statuses(&world, &text);
         let seen = &endpoint.requests()[before..];
         assert_eq!(endpoint.errors(), Vec::<String>::new(), "{text:?}");
@@ -273,50 +175,10 @@ fn a_hidden_request_reaches_no_endpoint_however_the_length_is_stated() {
 
 #[test]
 fn chunks_that_end_otherwise_for_others_end_the_request() {
-    let cases = [
-        // Ends of lines in extensions and sizes.
-        "2;\nab\r\n0\r\n\r\n",
-        "2;\rab\r\n0\r\n\r\n",
-        "2;a\r\rab\r\n0\r\n\r\n",
-        "2\nab\n0\n\n",
-        "2\rab\r0\r\r",
-        "2\n\rab\r\n0\r\n\r\n",
-        "2\r\r\nab\r\n0\r\n\r\n",
-        // Ends of data.
-        "2\r\nab\n0\r\n\r\n",
-        "2\r\nab\r0\r\n\r\n",
-        "2\r\nab0\r\n\r\n",
-        "2\r\nabXX0\r\n\r\n",
-        "2\r\nabc\r\n0\r\n\r\n",
-        // Sizes.
-        "+2\r\nab\r\n0\r\n\r\n",
-        "-2\r\nab\r\n0\r\n\r\n",
-        "0x2\r\nab\r\n0\r\n\r\n",
-        "2_0\r\nab\r\n0\r\n\r\n",
-        " 2\r\nab\r\n0\r\n\r\n",
-        "\r\n2\r\nab\r\n0\r\n\r\n",
-        "2 2\r\nab\r\n0\r\n\r\n",
-        "2\0\r\nab\r\n0\r\n\r\n",
-        "10000000000000002\r\nab\r\n0\r\n\r\n",
-        "\u{ff12}\r\nab\r\n0\r\n\r\n",
-        ";x\r\nab\r\n0\r\n\r\n",
-        "\r\nab\r\n0\r\n\r\n",
-        // The end, and trailers.
-        "0\r\n\n",
-        "0\n\r\n",
-        "0\r\n\rGET /hidden HTTP/1.1\r\nHost: a.test\r\n\r\n",
-        "0\r\nX: y\nGET /hidden HTTP/1.1\r\nHost: a.test\r\n\r\n",
-        "0\r\nX: y\r\n folded\r\n\r\n",
-        "0\r\nX : y\r\n\r\n",
-        "0\r\nX\r\n\r\n",
-        "0\r\nX: y\0\r\n\r\n",
-    ];
     let endpoint = Endpoint::named("a");
     let world = World::start(config(&[endpoint.address]));
-    for chunks in cases {
-        let text = format!(
-            "POST / HTTP/1.1\r\nHost: a.test\r\nTransfer-Encoding: chunked\r\n\r\n{chunks}"
-        );
+    for chunks in AMBIGUOUS_CHUNKS {
+        let text = with_chunks(chunks);
         let statuses = statuses(&world, &text);
         assert!(!statuses.contains(&200), "{chunks:?}: {statuses:?}");
         assert!(endpoint.requests().is_empty(), "{chunks:?}: {:?}", endpoint.requests());
