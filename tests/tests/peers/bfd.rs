@@ -16,7 +16,7 @@ use tests::manifests::manifests;
 use tests::programs::bird::Bird;
 use tests::programs::frr::Frr;
 use tests::worlds::one_node::{CLIENT, DEVICE, NODE, NODE6, OneNode};
-use tests::worlds::topology::{SOON, wait_until};
+use tests::worlds::topology::{SOON, make_thread_urgent, wait_until};
 use tokio::runtime::{Builder, Runtime};
 
 const CLIENT6: &str = "2001:db8::2";
@@ -181,6 +181,8 @@ fn follow<R: Router + Send + Sync>() -> Result<()> {
     let device = shown[0]["ifindex"].as_u64().context("an index")? as u32;
     let mut router = R::start(&network)?;
     network.node.enter(|| {
+        // As the router is: each finds a fault after 300 ms.
+        make_thread_urgent()?;
         let mut agent = BfdAgent::start(&network, device)?;
         agent.run_until("both sessions are answered in the kernel", |views| {
             views.iter().all(|view| view.state == "up" && view.in_kernel && view.answers > 5)
@@ -208,11 +210,10 @@ fn follow<R: Router + Send + Sync>() -> Result<()> {
         ensure!(agent.is_up() && router.sessions()? == seen, "{:#?}", agent.monitor.views());
 
         // Busy for ten detection times.
-        let before = answers(&agent.monitor.views());
-        thread::sleep(Duration::from_secs(3));
+        let enough = answers(&agent.monitor.views()) + 30;
+        wait_until("the kernel goes on", SOON, || answers(&agent.monitor.views()) >= enough)?;
         agent.turn();
         ensure!(agent.is_up(), "{:#?}", agent.monitor.views());
-        ensure!(answers(&agent.monitor.views()) >= before + 20);
         ensure!(router.sessions()? == seen, "the router has seen a fault");
         let since: Vec<u64> = agent.monitor.views().iter().map(|view| view.packets_sent).collect();
         ensure!(by_agent == since, "the agent sends nothing by itself");
@@ -247,11 +248,16 @@ fn follow<R: Router + Send + Sync>() -> Result<()> {
         // Another path: a new session, and the kernel no longer answers for the old one. The agent has said so before it
         // does anything else: the router has not found a fault.
         drop(agent);
-        let capture = network.client.capture("eth0", "udp port 3784")?;
+        let mut capture = network.client.capture("eth0", "udp port 3784")?;
         let mut agent = BfdAgent::start(&network, ANY_DEVICE)?;
         wait_until("the router knows", SOON, || {
             router.sessions().is_ok_and(|seen| seen.values().all(|(up, _)| !up))
         })?;
+        for router in [CLIENT, CLIENT6] {
+            capture.wait_until_line("the router says why", |line| {
+                line.contains(router) && line.contains("Neighbor Signaled Session Down")
+            })?;
+        }
         let (said, lines) = ("State AdminDown", capture.lines());
         ensure!(lines.iter().filter(|line| line.contains(said)).count() == 2, "{lines:#?}");
         ensure!(!lines.iter().any(|line| line.contains("Detection Time Expired")), "{lines:#?}");
