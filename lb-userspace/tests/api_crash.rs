@@ -41,6 +41,9 @@ async fn kill(rounds: usize) {
     for round in 0..rounds {
         let mut process = start(directory.path()).await;
         let client = client(&directory.path().join("kubeconfig")).await;
+        if round == 0 {
+            create_services(&client, &numbers).await;
+        }
         revision = check(&client, &numbers, revision).await;
 
         let acknowledged = Arc::new(tokio::sync::Semaphore::new(0));
@@ -63,7 +66,22 @@ async fn kill(rounds: usize) {
     check(&client(&directory.path().join("kubeconfig")).await, &numbers, revision).await;
 }
 
-/// Creates a Service, then writes increasing numbers to it until the server is killed.
+/// Creates a Service for each writer: all exist before the server is killed for the first time.
+async fn create_services(client: &Client, numbers: &Numbers) {
+    let services: Api<Service> = Api::default_namespaced(client.clone());
+    for writer in 0..WRITERS {
+        let name = format!("s{writer}");
+        let service = serde_json::from_value(json!({
+            "metadata": {"name": name, "annotations": {"number": "0"}},
+            "spec": {"type": "NodePort", "ports": [{"port": 80}]},
+        }))
+        .unwrap();
+        services.create(&PostParams::default(), &service).await.unwrap();
+        numbers.lock().unwrap().insert(name, (0, 0));
+    }
+}
+
+/// Writes increasing numbers to a Service until the server is killed.
 async fn write(
     client: Client,
     name: String,
@@ -71,16 +89,6 @@ async fn write(
     acknowledged: Arc<tokio::sync::Semaphore>,
 ) {
     let services: Api<Service> = Api::default_namespaced(client);
-    let service = serde_json::from_value(json!({
-        "metadata": {"name": name, "annotations": {"number": "0"}},
-        "spec": {"type": "NodePort", "ports": [{"port": 80}]},
-    }))
-    .unwrap();
-    let existed = numbers.lock().unwrap().contains_key(&name);
-    if !existed {
-        numbers.lock().unwrap().insert(name.clone(), (0, 0));
-        services.create(&PostParams::default(), &service).await.unwrap();
-    }
     loop {
         let number = {
             let mut numbers = numbers.lock().unwrap();

@@ -1,4 +1,4 @@
-//! Runs rustfmt and clippy on everything, and checks imports, dependencies and documents.
+//! Runs rustfmt and clippy on everything, and checks imports, dependencies, documents and ports of tests.
 
 use anyhow::{Result, ensure};
 use clap::Args;
@@ -6,6 +6,7 @@ use clap::Args;
 use crate::dependencies;
 use crate::documents;
 use crate::ebpf;
+use crate::flaky;
 use crate::imports;
 use crate::process::{SHARED_BUILD, cargo, clippy_driver, run_command};
 use crate::programs;
@@ -38,6 +39,7 @@ pub fn lint(options: &LintOptions) -> Result<()> {
         imports::check_imports(),
         dependencies::check_dependencies(),
         documents::check_documents(),
+        flaky::check_ports(),
         shared,
         run_clippy(&["--all-targets", "--package", "xtask"]),
         run_clippy(&["--all-targets", "--package", "models"]),

@@ -7,6 +7,7 @@ mod ebpf;
 mod etcd;
 mod excerpt;
 mod fingerprint;
+mod flaky;
 mod fuzz;
 mod image;
 mod imports;

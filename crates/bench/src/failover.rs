@@ -157,7 +157,7 @@ fn wait_until_ready(world: &mut Announcers, node: usize) -> Result<()> {
 pub fn run_failover(options: &FailoverOptions) -> Result<()> {
     let FailoverOptions { services, rounds, connections: count, keepalived: ref program } =
         *options;
-    let world = Announcers::start_with(NODES, VICTIMS, services)?;
+    let world = Announcers::start_ordinary(NODES, VICTIMS, services)?;
     let mut bench = FailoverBench { world, connections: Vec::new() };
     bench.settle()?;
     let addresses = bench.world.addresses().to_vec();

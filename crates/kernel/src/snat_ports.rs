@@ -260,7 +260,7 @@ mod tests {
             || (2000..2100).find_map(|port| UdpSocket::bind((Ipv4Addr::LOCALHOST, port)).ok());
         let socket = outside().expect("a free port");
         let port = socket.local_addr().expect("it is bound").port();
-        let is_read = (30_000..30_500).any(|node_port| {
+        let is_read = (30_000..60_000).any(|node_port| {
             following.set_node_ports([node_port].into_iter().collect());
             thread::sleep(INTERVAL / 4);
             published.try_iter().any(|excluded| excluded.contains(port))

@@ -3,6 +3,8 @@
 // All of this is tests.
 #![allow(clippy::unwrap_used)]
 
+mod ports;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::{Arc, Mutex};
@@ -22,6 +24,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{sleep, timeout};
 use tower::{Layer, ServiceExt};
+
+use ports::free_port;
 
 /// A long limit costs time only in failures.
 const SOON: Duration = Duration::from_secs(120);
@@ -68,11 +72,6 @@ async fn get_from(address: SocketAddr, path: &str) -> Received {
     }
 }
 
-/// A port that is free on all addresses.
-async fn free_port() -> u16 {
-    TcpListener::bind("[::]:0").await.unwrap().local_addr().unwrap().port()
-}
-
 struct Served {
     health: Arc<Health>,
     metrics: Arc<Metrics>,
@@ -81,7 +80,7 @@ struct Served {
 }
 
 async fn served(adopted: bool) -> Served {
-    let (healthz, metrics_port) = (free_port().await, free_port().await);
+    let (healthz, metrics_port) = (free_port(), free_port());
     let address = |port| Some(SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
     let addresses = StatusAddresses { healthz: address(healthz), metrics: address(metrics_port) };
     let health = Arc::new(Health::new(adopted));
@@ -282,7 +281,7 @@ fn checked() -> Checked {
 #[tokio::test]
 async fn a_health_check_responds_like_kube_proxy() {
     let mut checked = checked();
-    let port = free_port().await;
+    let port = free_port();
     checked.checks.set(BTreeMap::from([(port, check(2))]));
     let answer = get(port, "/whatever").await;
     assert_eq!(answer.status, 200);
@@ -305,7 +304,7 @@ async fn a_health_check_responds_like_kube_proxy() {
 #[tokio::test]
 async fn a_node_that_does_not_keep_up_fails_its_health_checks() {
     let mut checked = checked();
-    let port = free_port().await;
+    let port = free_port();
     checked.checks.set(BTreeMap::from([(port, check(1))]));
     // A node that is being deleted still serves connections.
     checked.health.set_node_eligible(false);
@@ -329,7 +328,7 @@ async fn closed(address: SocketAddr) {
 #[tokio::test]
 async fn a_port_that_is_no_longer_needed_is_closed() {
     let mut checked = checked();
-    let port = free_port().await;
+    let port = free_port();
     checked.checks.set(BTreeMap::from([(port, check(1))]));
     get(port, "/").await;
     checked.checks.set(BTreeMap::new());
@@ -339,7 +338,7 @@ async fn a_port_that_is_no_longer_needed_is_closed() {
 #[tokio::test]
 async fn a_health_check_is_served_on_the_node_addresses_only_and_follows_them() {
     let mut checked = checked();
-    let port = free_port().await;
+    let port = free_port();
     let (first, second, v6) =
         (Ipv4Addr::LOCALHOST, Ipv4Addr::new(127, 0, 0, 2), Ipv6Addr::LOCALHOST);
     checked.checks.set(BTreeMap::from([(port, check(1))]));
@@ -362,8 +361,8 @@ async fn a_health_check_is_served_on_the_node_addresses_only_and_follows_them() 
 async fn an_address_whose_port_is_in_use_is_reported_and_the_others_are_served() {
     let mut checked = checked();
     let second = IpAddr::from([127, 0, 0, 2]);
-    let other = TcpListener::bind((second, 0)).await.unwrap();
-    let port = other.local_addr().unwrap().port();
+    let port = free_port();
+    let other = TcpListener::bind((second, port)).await.unwrap();
     checked.checks.set_addresses([Ipv4Addr::LOCALHOST.into(), second].into());
     checked.checks.set(BTreeMap::from([(port, check(1))]));
     assert_eq!(get(port, "/").await.status, 200);

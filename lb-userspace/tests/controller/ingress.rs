@@ -14,7 +14,7 @@ use tokio::net::TcpStream;
 use tokio::process::{Child, Command};
 
 use super::api_server;
-use super::world::{PAUSE, SOON, create, free_port, get, service};
+use super::world::{PAUSE, SOON, create, free_port, get, service, until_status};
 
 /// Starts the proxy, and waits until it serves.
 async fn proxy(directory: &Path, flags: &[String]) -> Child {
@@ -67,7 +67,7 @@ async fn the_proxy_listens_where_the_settings_say() {
         ],
     )
     .await;
-    assert_eq!(get(healthz, "/readyz").await.unwrap().0, 200);
+    until_status(healthz, "/readyz", 200).await;
     assert!(get(metrics, "/metrics").await.unwrap().1.contains("millrace_ingress_connections"));
     let running = async {
         while count_threads(&proxy, "proxy-") != 3 {
@@ -101,12 +101,7 @@ async fn the_ports_stay_open_during_the_shutdown_delay() {
     )
     .await;
     terminate(&proxy).await;
-    let not_ready = async {
-        while get(healthz, "/readyz").await.unwrap().0 != 503 {
-            tokio::time::sleep(PAUSE).await;
-        }
-    };
-    tokio::time::timeout(SOON, not_ready).await.expect("not ready any more");
+    until_status(healthz, "/readyz", 503).await;
     for _ in 0..10 {
         assert_eq!(get(http, "/").await.unwrap().0, 404);
     }

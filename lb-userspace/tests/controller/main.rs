@@ -12,6 +12,9 @@ mod kubectl;
 #[path = "../../../crates/api/tests/api/kubectls.rs"]
 mod kubectls;
 mod manifests;
+// Shared with the tests of other crates.
+#[path = "../../../crates/status/tests/ports/mod.rs"]
+mod ports;
 mod replicas;
 mod standalone;
 mod world;
@@ -72,7 +75,7 @@ async fn standalone_assigns_an_address_at_once() {
 async fn a_restart_of_standalone_changes_no_object() {
     let directory = tempfile::tempdir().unwrap();
     let kubeconfig = directory.path().join("kubeconfig");
-    let server = api_server::start(directory.path()).await;
+    let mut server = api_server::start(directory.path()).await;
     let client = api_server::client(&kubeconfig).await;
     let services: Api<Service> = Api::default_namespaced(client.clone());
     create(&Api::all(client), pool("a", &["192.0.2.1-192.0.2.2"])).await;
@@ -86,7 +89,8 @@ async fn a_restart_of_standalone_changes_no_object() {
             .collect()
     };
     let before = versions(services.list(&Default::default()).await.unwrap().items);
-    drop(server);
+    // Its end is waited for: the next one needs its files.
+    server.kill().await.unwrap();
 
     let _server = api_server::start(directory.path()).await;
     let client = api_server::client(&kubeconfig).await;

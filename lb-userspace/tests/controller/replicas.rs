@@ -11,7 +11,9 @@ use serde_json::json;
 use tokio::process::{Child, Command};
 
 use super::api_server;
-use super::world::{SOON, addresses, create, free_port, get, pool, reason, service, until};
+use super::world::{
+    SOON, addresses, create, free_port, get, pool, reason, service, until, until_status,
+};
 
 /// Not the default one.
 const LEASE: &str = "edge-controller";
@@ -27,13 +29,6 @@ async fn server(directory: &Path, bind: &str) -> Child {
         .spawn()
         .unwrap();
     api_server::serving(process).await
-}
-
-/// The address in a kubeconfig.
-fn address_of(kubeconfig: &Path) -> String {
-    let text = std::fs::read_to_string(kubeconfig).unwrap();
-    let (_, rest) = text.split_once("https://").unwrap();
-    rest.split(|c: char| c.is_whitespace() || c == '"').next().unwrap().to_owned()
 }
 
 /// `listen`: addresses for health checks, and for metrics.
@@ -81,9 +76,10 @@ async fn holder(client: &Client) -> String {
 #[tokio::test]
 async fn one_of_two_controllers_assigns_and_the_other_one_takes_over() {
     let directory = tempfile::tempdir().unwrap();
-    let mut api = server(directory.path(), "127.0.0.1:0").await;
+    // Of both servers. While neither listens, a client may connect from a port that the kernel chooses.
+    let address = format!("127.0.0.1:{}", free_port());
+    let mut api = server(directory.path(), &address).await;
     let kubeconfig = directory.path().join("kubeconfig");
-    let address = address_of(&kubeconfig);
     let client = api_server::client(&kubeconfig).await;
     let services: Api<Service> = Api::default_namespaced(client.clone());
     create(&Api::all(client.clone()), pool("a", &["192.0.2.1-192.0.2.9"])).await;
@@ -101,7 +97,7 @@ async fn one_of_two_controllers_assigns_and_the_other_one_takes_over() {
     let mut first = controller(&kubeconfig, directory.path(), listen_first);
     create(&services, service("a", json!({}))).await;
     until(&services, "a", |service| addresses(service) == ["192.0.2.1"]).await;
-    assert_eq!(get(listen[0], "/readyz").await.unwrap().0, 200);
+    until_status(listen[0], "/readyz", 200).await;
     let (_, metrics) = get(listen[1], "/metrics").await.unwrap();
     assert!(metrics.contains("millrace_address_pool"), "{metrics}");
     let mut second = controller(&kubeconfig, directory.path(), ["off", "off"]);

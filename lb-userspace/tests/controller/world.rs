@@ -1,9 +1,7 @@
 //! Objects, and waiting for what becomes of them.
 
 use std::fmt::Debug;
-use std::net::{Ipv4Addr, TcpListener};
-use std::sync::atomic::AtomicU16;
-use std::sync::atomic::Ordering::Relaxed;
+use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Service;
@@ -18,23 +16,11 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
+pub use super::ports::free_port;
+
 /// A long limit costs time only in failures.
 pub const SOON: Duration = Duration::from_secs(120);
 pub const PAUSE: Duration = Duration::from_millis(10);
-
-/// A port of the loopback address that nothing listens on. No other test gets it: neither from here, nor from the
-/// kernel, which chooses higher ones.
-pub fn free_port() -> u16 {
-    static TAKEN: AtomicU16 = AtomicU16::new(0);
-    let of_process = std::process::id() % 180 * 100;
-    loop {
-        let next = of_process + u32::from(TAKEN.fetch_add(1, Relaxed));
-        let port = 10_000 + (next % 20_000) as u16;
-        if TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {
-            return port;
-        }
-    }
-}
 
 /// The status and the body of a page.
 pub async fn get(port: u16, path: &str) -> std::io::Result<(u16, String)> {
@@ -47,6 +33,20 @@ pub async fn get(port: u16, path: &str) -> std::io::Result<(u16, String)> {
     let status = status.ok_or_else(|| std::io::Error::other(response.clone()))?;
     let body = response.split_once("\r\n\r\n").map_or("", |(_, body)| body);
     Ok((status, body.to_owned()))
+}
+
+/// Waits until a page has this status. Its server may not listen yet.
+pub async fn until_status(port: u16, path: &str, status: u16) {
+    let mut last = None;
+    let waiting = async {
+        while !matches!(&last, Some(Ok((found, _))) if *found == status) {
+            tokio::time::sleep(PAUSE).await;
+            last = Some(get(port, path).await);
+        }
+    };
+    if tokio::time::timeout(SOON, waiting).await.is_err() {
+        panic!("{path} has {last:?}");
+    }
 }
 
 pub fn pool(name: &str, ranges: &[&str]) -> AddressPool {

@@ -52,7 +52,29 @@ impl Agent {
         device: &str,
         more: &[&str],
     ) -> Result<Self> {
-        let mut command = node.command(program()?);
+        Self::launch_by(node.command(program()?), node, pin_path, source, device, more)
+    }
+
+    /// Starts an agent without waiting, which need not wait for other processes of this machine: other nodes take one
+    /// for dead that does not run for 300 ms.
+    pub fn launch_urgent(
+        node: &Host,
+        pin_path: &Path,
+        source: AgentSource<'_>,
+        device: &str,
+        more: &[&str],
+    ) -> Result<Self> {
+        Self::launch_by(node.urgent_command(program()?), node, pin_path, source, device, more)
+    }
+
+    fn launch_by(
+        mut command: Command,
+        node: &Host,
+        pin_path: &Path,
+        source: AgentSource<'_>,
+        device: &str,
+        more: &[&str],
+    ) -> Result<Self> {
         let (option, path) = match source {
             AgentSource::Manifests(path) => ("--manifests", path),
             AgentSource::Cluster(path) => ("--kubeconfig", path),

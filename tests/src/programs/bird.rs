@@ -18,11 +18,11 @@ pub struct BirdBfdSession {
 }
 
 /// Whether the session stayed in its state. BIRD computes the time of day from two clocks whenever it is asked, and
-/// its last digit varies.
+/// its last digits vary. A session that breaks and is up again takes longer than the time without packets, 300 ms.
 impl PartialEq for BirdBfdSession {
     fn eq(&self, other: &Self) -> bool {
         let words = |it: &Self| [it.address.clone(), it.interface.clone(), it.state.clone()];
-        words(self) == words(other) && (self.since - other.since).abs() < 0.1
+        words(self) == words(other) && (self.since - other.since).abs() < 0.25
     }
 }
 

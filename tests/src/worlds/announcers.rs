@@ -12,7 +12,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::{IpAddr, SocketAddr, SocketAddrV6, TcpStream, UdpSocket};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -23,7 +23,7 @@ use serde_json::{Value, json};
 use crate::manifests::{self, Service};
 use crate::programs::agent::{Agent, AgentSource, program};
 use crate::programs::api_server::ApiServer;
-use crate::worlds::topology::{Echo, Host, SOON, Topology, wait_until};
+use crate::worlds::topology::{Echo, Host, SOON, Topology, make_thread_urgent, wait_until};
 
 /// The port of all Services, and of all servers.
 const PORT: u16 = 7;
@@ -52,6 +52,8 @@ pub struct Announcers {
     pub arguments: Vec<String>,
     /// The first nodes whose pods are no endpoints.
     without_endpoints: usize,
+    /// Whether agents need not wait for other processes of this machine.
+    is_urgent: bool,
     _servers: Vec<Echo>,
     topology: Topology,
 }
@@ -65,13 +67,23 @@ fn of_number(number: usize) -> [String; 2] {
 }
 
 impl Announcers {
-    /// With the agents started, and `count` Services of two addresses each.
-    pub fn start(nodes: usize, count: usize) -> Result<Self> {
-        Self::start_with(nodes, 0, count)
+    /// Starts the agents, and `count` Services of two addresses each. Pods of the first nodes are no endpoints, so that
+    /// connections survive their nodes.
+    pub fn start(nodes: usize, without_endpoints: usize, count: usize) -> Result<Self> {
+        Self::start_with(nodes, without_endpoints, count, true)
     }
 
-    /// Starts the agents; pods of the first nodes are no endpoints, so that connections survive their nodes.
-    pub fn start_with(nodes: usize, without_endpoints: usize, count: usize) -> Result<Self> {
+    /// Starts the agents with the priority of all processes.
+    pub fn start_ordinary(nodes: usize, without_endpoints: usize, count: usize) -> Result<Self> {
+        Self::start_with(nodes, without_endpoints, count, false)
+    }
+
+    fn start_with(
+        nodes: usize,
+        without_endpoints: usize,
+        count: usize,
+        is_urgent: bool,
+    ) -> Result<Self> {
         let topology = Topology::new("announcers")?;
         let (client, switch) = (topology.host("client")?, topology.host("switch")?);
         switch.bridge("br0")?;
@@ -105,6 +117,7 @@ impl Announcers {
             more: Vec::new(),
             arguments: Vec::new(),
             without_endpoints,
+            is_urgent,
             _servers: servers,
             topology,
         };
@@ -151,7 +164,8 @@ impl Announcers {
             Some(kubeconfig) => AgentSource::Cluster(kubeconfig),
             None => AgentSource::Manifests(&manifests),
         };
-        let agent = Agent::launch(&self.nodes[node], &pins, source, DEVICE, &more)?;
+        let launch = if self.is_urgent { Agent::launch_urgent } else { Agent::launch };
+        let agent = launch(&self.nodes[node], &pins, source, DEVICE, &more)?;
         self.agents[node] = Some(agent);
         Ok(())
     }
@@ -371,6 +385,8 @@ impl Announcers {
         let shown = self.client.ip("-o link show dev eth0")?;
         let index = shown.split(':').next().unwrap_or_default().parse()?;
         self.client.enter(|| {
+            // As the agents are: they cannot read all.
+            make_thread_urgent()?;
             let four = UdpSocket::bind("192.0.2.2:0")?;
             let six = UdpSocket::bind("[::]:0")?;
             let to_six = SocketAddrV6::new("ff02::1".parse()?, HEARTBEATS, 0, index);
@@ -448,6 +464,7 @@ pub const IMPATIENT: Duration = Duration::from_millis(200);
 /// A client that opens a connection every few milliseconds.
 pub struct ConnectionStream {
     stop: Arc<AtomicBool>,
+    succeeded: Arc<AtomicUsize>,
     thread: Option<JoinHandle<Result<StreamOutcome>>>,
 }
 
@@ -464,8 +481,9 @@ impl ConnectionStream {
     /// See [`Announcers::stream`].
     pub fn start(client: &Host, address: &str, limit: Duration) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
+        let succeeded: Arc<AtomicUsize> = Arc::default();
         let (stopped, namespace) = (Arc::clone(&stop), client.namespace_path());
-        let address = address.to_owned();
+        let (address, count) = (address.to_owned(), Arc::clone(&succeeded));
         let thread = thread::spawn(move || {
             setns(std::fs::File::open(namespace)?, CloneFlags::CLONE_NEWNET)?;
             let mut outcome = StreamOutcome::default();
@@ -474,7 +492,7 @@ impl ConnectionStream {
             while !stopped.load(Ordering::Relaxed) {
                 match OpenConnection::open(&address, patience) {
                     Ok(_) => {
-                        outcome.succeeded += 1;
+                        outcome.succeeded = 1 + count.fetch_add(1, Ordering::Relaxed);
                         outcome.longest_gap = outcome.longest_gap.max(last.elapsed());
                         last = Instant::now();
                         patience = limit;
@@ -489,7 +507,14 @@ impl ConnectionStream {
             outcome.longest_gap = outcome.longest_gap.max(last.elapsed());
             Ok(outcome)
         });
-        Self { stop, thread: Some(thread) }
+        Self { stop, succeeded, thread: Some(thread) }
+    }
+
+    /// Waits until so many more connections have succeeded: how many there are in a time depends on the machine.
+    pub fn wait_for_more(&self, connections: usize) -> Result<()> {
+        let count = || self.succeeded.load(Ordering::Relaxed);
+        let wanted = count() + connections;
+        wait_until("more connections succeed", SOON, || count() >= wanted)
     }
 
     pub fn end(mut self) -> Result<StreamOutcome> {

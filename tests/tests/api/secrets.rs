@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use tests::programs::agent::{Agent, AgentSource, program};
 use tests::programs::api_server::ApiServer;
 use tests::worlds::one_node::{DEVICE, OneNode, has_kubectl};
+use tests::worlds::topology::{SOON, wait_until};
 
 const TOKEN: &str = "eyJhbGciOiJub25lIn0.c2VjcmV0LXRva2Vu.bWlsbHJhY2U";
 const PASSWORD: &str = "correct-horse-battery-staple";
@@ -80,7 +81,15 @@ impl Cluster {
             printed.push((name, node.run(["curl", "--silent", "--max-time", "60", &url])?));
         }
         if has_kubectl() {
-            printed.push(("Events", network.kubectl(&["get", "events", "-A", "-o", "yaml"])?));
+            // The Event may be later than the log.
+            let mut events = String::new();
+            wait_until("there is an Event", SOON, || {
+                let list = network.kubectl(&["get", "events", "-A", "-o", "yaml"]);
+                events = list.unwrap_or_default();
+                events.contains("teleport")
+            })
+            .with_context(|| events.clone())?;
+            printed.push(("Events", events));
         }
         printed.push(("log", agent.end()?));
         Ok(printed)

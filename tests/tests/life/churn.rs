@@ -41,11 +41,11 @@ impl Node {
         self.network.node.ip(&format!("link del {}", name(number))).map(drop)
     }
 
-    /// The number of pinned attachments to pods' interfaces.
-    fn served(&self) -> Result<usize> {
+    /// The pinned attachments to pods' interfaces.
+    fn links(&self) -> Result<Vec<String>> {
         let links = fs::read_dir(self.network.pin_path().join("links"))?;
         let names = links.flatten().map(|link| link.file_name().to_string_lossy().into_owned());
-        Ok(names.filter(|name| name.starts_with("churn-")).count())
+        Ok(names.filter(|name| name.starts_with("churn-")).collect())
     }
 }
 
@@ -79,7 +79,10 @@ fn pods_that_come_and_go_are_served_and_leave_nothing() -> Result<()> {
     let node = Node::start()?;
     for number in 0..10 {
         node.add(number)?;
-        ensure!(node.served()? > 0, "served, but not by an attachment");
+        // Which is pinned once it serves.
+        wait_until("the pod is served by an attachment", SOON, || {
+            node.links().is_ok_and(|links| links.iter().any(|link| link.starts_with(&name(number))))
+        })?;
         if let Some(old) = number.checked_sub(3) {
             node.remove(old)?;
         }
@@ -87,5 +90,5 @@ fn pods_that_come_and_go_are_served_and_leave_nothing() -> Result<()> {
     for number in 7..10 {
         node.remove(number)?;
     }
-    wait_until("no interface is left", SOON, || node.served().is_ok_and(|served| served == 0))
+    wait_until("no interface is left", SOON, || node.links().is_ok_and(|links| links.is_empty()))
 }

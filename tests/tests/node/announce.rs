@@ -38,7 +38,8 @@ impl Case {
             service("web4", 10, ADDRESSES[0], "10.244.1.10"),
             service("web6", 11, ADDRESSES[1], "fd00:10:244:1::10"),
         ]))?;
-        network.start_agent(more)?.kill();
+        // It announces nothing by itself, whenever it is killed: it first waits for others.
+        network.start_agent(&[more, &["--heartbeat-interval", "10000"]].concat())?.kill();
         let device = network.node.interface_index(DEVICE)?;
         let mac = mac_of(&network.node, DEVICE)?;
         Ok(Self { network, device, mac })

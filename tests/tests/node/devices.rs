@@ -2,6 +2,7 @@
 //! if the kernel does not support its interfaces.
 
 use std::net::{IpAddr, UdpSocket};
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use lb_common::header::Bfd;
@@ -136,10 +137,16 @@ fn check_bfd(network: &OneNode, device: &str) -> Result<()> {
     network.client.enter(|| {
         let socket = UdpSocket::bind((CLIENT, Bfd::ONE_HOP))?;
         socket.set_ttl(255)?;
-        socket.set_read_timeout(Some(SOON))?;
-        socket.send_to(&peer.words().concat(), (NODE, Bfd::ONE_HOP))?;
+        // A packet may be lost while a neighbour is resolved: it is sent again.
+        socket.set_read_timeout(Some(Duration::from_secs(1)))?;
         let mut answer = [0; 64];
-        let (length, from) = socket.recv_from(&mut answer).context("no answer")?;
+        let mut received = None;
+        wait_until("the kernel answers", SOON, || {
+            let sent = socket.send_to(&peer.words().concat(), (NODE, Bfd::ONE_HOP));
+            received = sent.and_then(|_| socket.recv_from(&mut answer)).ok();
+            received.is_some()
+        })?;
+        let (length, from) = received.context("no answer")?;
         ensure!(from.port() == 50_001 && answer[..length] == own.words().concat(), "from {from}");
         Ok(())
     })

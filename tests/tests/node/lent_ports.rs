@@ -66,7 +66,7 @@ status: {{addresses: [{{type: InternalIP, address: 192.0.2.99}}]}}
 fn services_get_listed_ports_of_the_node_and_the_others_stay_the_nodes() -> Result<()> {
     let network = OneNode::warm(2)?;
     let _sshd = network.node.http_server(&["192.0.2.1:22", "192.0.2.1:10250"], "the node")?;
-    let (agent, file) = network.agent_on(&manifests("80"))?;
+    let (mut agent, file) = network.agent_on(&manifests("80"))?;
     let answer = |port: u16| network.curl(&format!("http://{NODE}:{port}/"));
     wait_until("a Service has port 80", SOON, || answer(80).is_ok_and(|a| a.trim() == "pod-0"))?;
     ensure!(answer(22)?.trim() == "the node", "a tenant has port 22");
@@ -77,10 +77,9 @@ fn services_get_listed_ports_of_the_node_and_the_others_stay_the_nodes() -> Resu
     let map = map.to_string_lossy();
     let announced = network.node.run(["bpftool", "-j", "map", "dump", "pinned", &map])?;
     ensure!(announced.trim() == "[]", "{announced}");
-    let log = agent.log();
     for expected in ["PortNotAllowed: TCP port 22", "SharingConflict", "nodes need TCP port 10250"]
     {
-        ensure!(log.contains(expected), "{expected}: {log}");
+        agent.wait_for_output(expected)?;
     }
     // A node that is not ready leaves the list, and goes on serving clients that know its address.
     std::fs::write(&file, manifests_of("80", "False"))?;

@@ -349,6 +349,8 @@ async fn settle(
 fn a_neighbour_that_only_ages_does_not_change_the_epoch() -> Result<()> {
     let wire = Wire::new()?;
     wire.ip(&["link add mark0 type veth peer name mark1"])?;
+    // However long it takes until its next state: nobody answers probes, and it must not count as failed.
+    wire.node.sysctl(&["net.ipv4.neigh.ext0.ucast_solicit=1000"])?;
     wire.follow(serving("ext0", ""), async |network| {
         let mut events = network.follow();
         let neighbour = "neighbour replace 192.0.2.7 lladdr 02:00:00:00:00:01 dev ext0";

@@ -2,7 +2,6 @@
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use tests::manifests::{Service, manifests};
@@ -45,9 +44,7 @@ impl TwoWires {
         let server = backend.http_server(&["10.50.0.1:8080"], "elsewhere")?;
         let devices = ["--device", "lan*"];
         let agent = network.agent_with(&manifests(&[web()]), &devices)?;
-        let connection = network.client.enter(|| Ok(TcpStream::connect("203.0.113.10:80")?))?;
-        // Shorter than the timeout of any program, longer than a retransmission takes.
-        connection.set_read_timeout(Some(Duration::from_secs(10)))?;
+        let connection = network.client.tcp_connect("203.0.113.10:80")?;
         Ok(Self { network, backend, _server: server, agent: Some(agent), connection })
     }
 

@@ -251,7 +251,7 @@ fn a_cache_on_the_node_that_takes_a_cluster_ip_serves_processes_and_pods() -> Re
     let manifests = ONE.manifests()
         + &ONE.service("upstream", "10.96.0.54", "fd00:10:96::54", "UDP", 53, 5300, 30054);
     let pods = ["--workload-device", "pod-*"];
-    let agent = network.agent_with(&manifests, &pods)?;
+    let mut agent = network.agent_with(&manifests, &pods)?;
     let node = &network.node;
     let answer_of = |client: &Host, server: &str| {
         let came = came_of(client, "udp", ANY4, &[&format!("ask=hello@{server}:53")])?.remove(0);
@@ -276,11 +276,12 @@ fn a_cache_on_the_node_that_takes_a_cluster_ip_serves_processes_and_pods() -> Re
     let cache = node.udp_echo("10.96.0.53:53", "cache")?;
     dns_is_served_by("cache")?;
     let got = "interfaces of this node got or lost ClusterIPs of Services";
-    ensure!(agent.log().contains(got), "{}", agent.log());
+    agent.wait_for_output(got)?;
     agent.kill();
-    let agent = network.start_agent(&pods)?;
+    let mut agent = network.start_agent(&pods)?;
     dns_is_served_by("cache")?;
     let left = "ClusterIPs of Services are left to interfaces of this node";
+    agent.wait_for_output(left)?;
     let line = agent.log().lines().find(|line| line.contains(left)).map(str::to_owned);
     let is_named = |line: String| line.contains("count=1") && line.contains("default/dns");
     ensure!(line.is_some_and(is_named), "{}", agent.log());

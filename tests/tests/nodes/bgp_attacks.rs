@@ -29,6 +29,9 @@ const NEAR: &str = "192.0.2.3";
 const BAD: &str = "192.0.2.4";
 const STRANGER: &str = "192.0.2.66";
 
+/// For connections that the node's kernel must not accept.
+const REFUSAL: Duration = Duration::from_secs(2);
+
 struct World {
     speaker: Speaker,
     shown: Arc<Mutex<BgpView>>,
@@ -102,15 +105,25 @@ impl World {
         self.speaker.commands().send(command).ok().context("the speaker runs")
     }
 
-    /// A connection from an address outside to the node, which succeeds within 2 s or not at all.
+    /// A connection from an address outside to the node.
     fn connect(&self, from: &str, ttl: i32, password: Option<&str>) -> Result<TcpStream> {
+        self.connect_within(SOON, from, ttl, password)
+    }
+
+    /// Fails if there is no connection by then. The first segment is repeated after 1 s.
+    fn connect_within(
+        &self,
+        limit: Duration,
+        from: &str,
+        ttl: i32,
+        password: Option<&str>,
+    ) -> Result<TcpStream> {
         let (from, to): (IpAddr, IpAddr) = (from.parse()?, NODE.parse()?);
         self.outside.enter(|| {
             let socket =
                 socket(AddressFamily::Inet, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
             setsockopt(&socket, sockopt::Ipv4Ttl, &ttl)?;
-            // The first segment is repeated after 1 s.
-            setsockopt(&socket, sockopt::TcpUserTimeout, &2_000)?;
+            setsockopt(&socket, sockopt::TcpUserTimeout, &u32::try_from(limit.as_millis())?)?;
             if let Some(password) = password {
                 sign(&socket, to, password)?;
             }
@@ -237,7 +250,8 @@ fn a_session_stands_whatever_others_send() -> Result<()> {
     for (password, reason) in [(None, "TCPMD5NotFound"), (Some("battery-staple"), "TCPMD5Failure")]
     {
         let before = world.discarded(reason)?;
-        ensure!(world.connect(SIGNED, 64, password).is_err(), "{password:?}");
+        let unsigned = world.connect_within(REFUSAL, SIGNED, 64, password);
+        ensure!(unsigned.is_err(), "{password:?}");
         ensure!(world.discarded(reason)? > before, "{reason}");
     }
     let signed = world.establish(SIGNED, 64, Some("correct-horse"))?;
@@ -246,7 +260,7 @@ fn a_session_stands_whatever_others_send() -> Result<()> {
 
     // From behind a router (GTSM): refused even if the peer sends everything before the connection is accepted.
     for _ in 0..20 {
-        if let Ok(mut far) = world.connect(NEAR, 64, None) {
+        if let Ok(mut far) = world.connect_within(REFUSAL, NEAR, 64, None) {
             let _ = far.write_all(&open_and_keepalive(64_513));
             ensure!(is_refused(&far.read(&mut [0])), "it is served");
         }

@@ -53,7 +53,7 @@ fn connect_to_all(world: &Announcers, address: &str, pods: &[usize]) -> Result<(
 
 #[test]
 fn new_connections_avoid_a_dead_node_within_a_second() -> Result<()> {
-    let mut world = Announcers::start(3, 1)?;
+    let mut world = Announcers::start(3, 0, 1)?;
     let holders = world
         .wait_for_holders("two nodes have an address each", |holders| holders[0] != holders[1])?;
     // An address stays at its node; another node dies.
@@ -96,14 +96,18 @@ fn new_connections_avoid_a_dead_node_within_a_second() -> Result<()> {
         ensure!(connection.server != format!("pod{victim}"));
     }
     println!("set aside within {lasted:?}; meanwhile {:?}", stream.end()?);
-    ensure!(log(&world, holder).matches(SET_ASIDE).count() == 1, "{}", log(&world, holder));
-    let of_other = log(&world, other);
-    ensure!(of_other.contains("peer silent") && !of_other.contains(SET_ASIDE), "{of_other}");
+    let count = || log(&world, holder).matches(SET_ASIDE).count();
+    wait_until("it is logged", SOON, || count() > 0)?;
+    ensure!(count() == 1, "{}", log(&world, holder));
+    let has_noticed = || log(&world, other).contains("peer silent");
+    wait_until("the other node has noticed it, too", SOON, has_noticed)?;
+    ensure!(!log(&world, other).contains(SET_ASIDE), "{}", log(&world, other));
 
     world.power_on(victim)?;
     wait_until("it is given back", SOON, || watched(&world, holder, "dead") == 0)?;
     connect_to_all(&world, &address, &[0, 1, 2])?;
-    ensure!(log(&world, holder).contains("endpoints of a node given back"));
+    let is_logged = || log(&world, holder).contains("endpoints of a node given back");
+    wait_until("it is logged", SOON, is_logged)?;
     // What was open before goes on.
     open.ask().context("the connection to the node that was dead")?;
     Ok(())

@@ -2,13 +2,12 @@
 
 use std::fs;
 use std::path::PathBuf;
-use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 use tests::programs::agent::program;
 use tests::programs::api_server;
-use tests::worlds::announcers::{ConnectionStream, OpenConnection};
+use tests::worlds::announcers::{ConnectionStream, IMPATIENT, OpenConnection};
 use tests::worlds::topology::{Echo, Host, Process, SOON, Topology, wait_until};
 use tokio::runtime::Builder;
 
@@ -212,6 +211,7 @@ fn two_machines_have_one_address_with_the_files_of_the_documentation() -> Result
 
     // An agent that crashes, and starts again: nothing moves, and the connection continues.
     let stream = ConnectionStream::start(&pair.client, SERVICE, SOON);
+    stream.wait_for_more(1)?;
     if let Some(agent) = pair.agents[first].take() {
         agent.kill();
     }
@@ -221,8 +221,9 @@ fn two_machines_have_one_address_with_the_files_of_the_documentation() -> Result
     agent.wait_for_output("ready service_ports=", SOON)?;
     pair.wait_for_holder(first)?;
     connection.ask().context("after the agent's restart")?;
+    stream.wait_for_more(1)?;
     let outcome = stream.end()?;
-    ensure!(outcome.failed == 0 && outcome.succeeded > 0, "{outcome:?}");
+    ensure!(outcome.failed == 0, "{outcome:?}");
 
     // Maintenance: the other one takes the address.
     let files = blocks::files_of_page("two-machines");
@@ -236,15 +237,14 @@ fn two_machines_have_one_address_with_the_files_of_the_documentation() -> Result
     // The holder loses power while the other one is ready again.
     fs::remove_file(&path)?;
     let lost = pair.wait_for_any_holder()?;
-    let stream = ConnectionStream::start(&pair.client, SERVICE, Duration::from_millis(200));
+    let stream = ConnectionStream::start(&pair.client, SERVICE, IMPATIENT);
+    stream.wait_for_more(1)?;
     pair.power_off(lost)?;
     pair.wait_for_holder(1 - lost)?;
     for _ in 0..10 {
         pair.connect()?;
     }
-    let outcome = stream.end()?;
-    ensure!(outcome.succeeded > 0, "{outcome:?}");
-    println!("without power: {outcome:?}");
+    println!("without power: {:?}", stream.end()?);
     Ok(())
 }
 

@@ -16,7 +16,7 @@ use tests::manifests::manifests;
 use tests::programs::bird::Bird;
 use tests::programs::frr::Frr;
 use tests::worlds::one_node::{CLIENT, DEVICE, NODE, NODE6, OneNode};
-use tests::worlds::topology::{SOON, wait_until};
+use tests::worlds::topology::{Capture, SOON, make_thread_urgent, wait_until};
 use tokio::runtime::{Builder, Runtime};
 
 const CLIENT6: &str = "2001:db8::2";
@@ -168,6 +168,26 @@ fn down(your_discriminator: u32) -> ControlPacket {
     }
 }
 
+/// Captures packets of a host, by some bits of an octet of BFD's. tcpdump takes some source ports for another protocol's.
+fn capture_bfd(
+    network: &OneNode,
+    [from4, from6]: [&str; 2],
+    (octet, mask): (usize, u8),
+    value: u8,
+) -> Result<Capture> {
+    // Behind the headers of UDP and IPv6.
+    let (octet4, octet6) = (8 + octet, 48 + octet);
+    let filter = format!(
+        "udp dst port 3784 and ((src host {from4} and udp[{octet4}] & {mask} = {value}) or \
+         (src host {from6} and ip6[{octet6}] & {mask} = {value}))"
+    );
+    network.client.capture("eth0", &filter)
+}
+
+/// Where a packet has its diagnostic, and its state.
+const DIAGNOSTIC: (usize, u8) = (0, 0x1f);
+const STATE: (usize, u8) = (1, 0xc0);
+
 fn answers(views: &[BfdView]) -> u64 {
     views.iter().map(|view| view.answers).min().unwrap_or(0)
 }
@@ -181,6 +201,8 @@ fn follow<R: Router + Send + Sync>() -> Result<()> {
     let device = shown[0]["ifindex"].as_u64().context("an index")? as u32;
     let mut router = R::start(&network)?;
     network.node.enter(|| {
+        // As the router is: each finds a fault after 300 ms.
+        make_thread_urgent()?;
         let mut agent = BfdAgent::start(&network, device)?;
         agent.run_until("both sessions are answered in the kernel", |views| {
             views.iter().all(|view| view.state == "up" && view.in_kernel && view.answers > 5)
@@ -208,11 +230,10 @@ fn follow<R: Router + Send + Sync>() -> Result<()> {
         ensure!(agent.is_up() && router.sessions()? == seen, "{:#?}", agent.monitor.views());
 
         // Busy for ten detection times.
-        let before = answers(&agent.monitor.views());
-        thread::sleep(Duration::from_secs(3));
+        let enough = answers(&agent.monitor.views()) + 30;
+        wait_until("the kernel goes on", SOON, || answers(&agent.monitor.views()) >= enough)?;
         agent.turn();
         ensure!(agent.is_up(), "{:#?}", agent.monitor.views());
-        ensure!(answers(&agent.monitor.views()) >= before + 20);
         ensure!(router.sessions()? == seen, "the router has seen a fault");
         let since: Vec<u64> = agent.monitor.views().iter().map(|view| view.packets_sent).collect();
         ensure!(by_agent == since, "the agent sends nothing by itself");
@@ -247,14 +268,21 @@ fn follow<R: Router + Send + Sync>() -> Result<()> {
         // Another path: a new session, and the kernel no longer answers for the old one. The agent has said so before it
         // does anything else: the router has not found a fault.
         drop(agent);
-        let capture = network.client.capture("eth0", "udp port 3784")?;
+        let (routers, nodes) = ([CLIENT, CLIENT6], [NODE, NODE6]);
+        let mut signalled = capture_bfd(&network, routers, DIAGNOSTIC, 3)?;
+        let expired = capture_bfd(&network, routers, DIAGNOSTIC, 1)?;
+        let mut admin_down = capture_bfd(&network, nodes, STATE, 0)?;
         let mut agent = BfdAgent::start(&network, ANY_DEVICE)?;
         wait_until("the router knows", SOON, || {
             router.sessions().is_ok_and(|seen| seen.values().all(|(up, _)| !up))
         })?;
-        let (said, lines) = ("State AdminDown", capture.lines());
-        ensure!(lines.iter().filter(|line| line.contains(said)).count() == 2, "{lines:#?}");
-        ensure!(!lines.iter().any(|line| line.contains("Detection Time Expired")), "{lines:#?}");
+        for (node, router) in nodes.into_iter().zip(routers) {
+            admin_down.wait_until_line("has what the agent says", |line| line.contains(node))?;
+            signalled.wait_until_line("has what the router says", |line| line.contains(router))?;
+        }
+        let lines = admin_down.lines();
+        ensure!(lines.iter().filter(|line| line.contains(".3784: ")).count() == 2, "{lines:#?}");
+        ensure!(expired.lines().is_empty(), "{:#?}", expired.lines());
         ensure!(!agent.is_up(), "not adopted: {:#?}", agent.monitor.views());
         let left = BfdSessions::open(&Pins::open(&network.pin_path())?)?.all()?;
         ensure!(left.is_empty(), "{left:?}");

@@ -1,6 +1,7 @@
 //! The agent as the DaemonSet in `deploy/` starts it. With `MILLRACE_IMAGE`, the agent of that
 //! image is tested (`cargo xtask image --test`).
 
+use std::collections::BTreeMap;
 use std::fs;
 
 use anyhow::{Context, Result, ensure};
@@ -8,7 +9,7 @@ use caps::Capability;
 use serde_json::Value;
 use tests::worlds::container::{Container, Specification};
 use tests::worlds::one_node::{OneNode, WEB};
-use tests::worlds::topology::SOON;
+use tests::worlds::topology::{SOON, wait_until};
 
 const SETTINGS: &str = "\
 manifests: [/etc/millrace/web.yaml]
@@ -31,6 +32,18 @@ fn status(pid: u32, field: &str) -> Result<u64> {
     u64::from_str_radix(value, radix).with_context(|| value.to_owned())
 }
 
+/// The permitted and the effective set of each thread that has not ended meanwhile.
+fn capabilities_of_threads(pid: u32) -> Result<BTreeMap<u32, [u64; 2]>> {
+    let mut found = BTreeMap::new();
+    for task in fs::read_dir(format!("/proc/{pid}/task"))? {
+        let task: u32 = task?.file_name().to_string_lossy().parse()?;
+        if let (Ok(permitted), Ok(effective)) = (status(task, "CapPrm"), status(task, "CapEff")) {
+            found.insert(task, [permitted, effective]);
+        }
+    }
+    Ok(found)
+}
+
 fn bits(capabilities: &[Capability]) -> u64 {
     capabilities.iter().map(|capability| 1 << (*capability as u64)).sum()
 }
@@ -51,12 +64,13 @@ fn a_container_with_the_privileges_of_the_daemon_set_forwards() -> Result<()> {
 
     let pid = agent.pid();
     let left = bits(&[Capability::CAP_BPF, Capability::CAP_NET_ADMIN]);
-    for task in fs::read_dir(format!("/proc/{pid}/task"))? {
-        let task: u32 = task?.file_name().to_string_lossy().parse()?;
-        for set in ["CapPrm", "CapEff"] {
-            ensure!(status(task, set)? == left, "{set} of {task}: {:x}", status(task, set)?);
-        }
-    }
+    // A thread that was needed for the start may still be ending.
+    let mut capabilities = BTreeMap::new();
+    wait_until("all threads have the same capabilities", SOON, || {
+        capabilities = capabilities_of_threads(pid).unwrap_or_default();
+        !capabilities.is_empty() && capabilities.values().all(|sets| *sets == [left; 2])
+    })
+    .with_context(|| format!("{capabilities:x?}"))?;
     ensure!(status(pid, "CapInh")? == 0 && status(pid, "NoNewPrivs")? == 1, "can regain some");
 
     // The next agent adopts the maps.

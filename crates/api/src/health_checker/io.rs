@@ -175,11 +175,7 @@ mod tests {
         assert!(get_of("HTTP/1.1 204 No Content\r\n\r\n").await.is_ok());
         assert!(get_of("HTTP/1.1 503 Busy\r\n\r\n").await.is_err());
         assert!(get_of("SSH-2.0-OpenSSH_9.9\r\n").await.is_err());
-        assert!(
-            probe_endpoint(&ProbeProtocol::Tcp, servers::reserve_closed_address().await)
-                .await
-                .is_err()
-        );
+        assert!(probe_endpoint(&ProbeProtocol::Tcp, servers::CLOSED).await.is_err());
     }
 
     #[tokio::test]

@@ -1,7 +1,7 @@
 //! Servers that tests probe.
 
 use std::convert::Infallible;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -51,10 +51,8 @@ pub(crate) async fn start_plain_server(response: &'static str) -> SocketAddr {
     serve_connections(move |stream| respond_with(stream, response)).await
 }
 
-/// An address without a listener.
-pub(crate) async fn reserve_closed_address() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap()
-}
+/// An address without a listener: not one that the kernel chooses, which another test may get.
+pub(crate) const CLOSED: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9);
 
 pub fn self_signed_config() -> Arc<ServerConfig> {
     let rcgen::CertifiedKey { cert, signing_key } =

@@ -57,6 +57,9 @@ async fn a_body_that_is_too_large_is_refused() {
     assert_eq!((status.code, status.reason.as_str()), (413, "RequestEntityTooLarge"));
 }
 
+/// Long enough for a handshake on a busy machine.
+const SHORT: Duration = Duration::from_secs(2);
+
 #[tokio::test]
 async fn a_silent_client_is_disconnected() {
     let limits = ApiLimits { patience: Duration::from_millis(200), ..ApiLimits::default() };
@@ -107,7 +110,7 @@ async fn half_open_connections_do_not_delay_a_client() {
 
 #[tokio::test]
 async fn a_client_that_sends_no_request_is_disconnected() {
-    let limits = ApiLimits { patience: Duration::from_millis(200), ..ApiLimits::default() };
+    let limits = ApiLimits { patience: SHORT, ..ApiLimits::default() };
     let server = TestServer::start_with(ChangeWindow::default(), limits).await;
     for beginning in ["", "GET /version HTTP/1.1\r\nX-Slow: "] {
         let mut silent = connect(&server, "silent").await;
@@ -121,7 +124,7 @@ async fn a_client_that_sends_no_request_is_disconnected() {
 
 #[tokio::test]
 async fn a_body_that_arrives_slowly_is_refused() {
-    let limits = ApiLimits { patience: Duration::from_millis(200), ..ApiLimits::default() };
+    let limits = ApiLimits { patience: SHORT, ..ApiLimits::default() };
     let server = TestServer::start_with(ChangeWindow::default(), limits).await;
     let mut slow = connect(&server, "slow").await;
     let head = "POST /api/v1/namespaces HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\n{";

@@ -1,7 +1,7 @@
 //! What happens to a request on its way to an endpoint and back.
 
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -20,10 +20,8 @@ use crate::world::{
     upstream, wait_until,
 };
 
-/// An address where nothing listens.
-pub fn closed_port() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
-}
+/// An address where nothing listens: not one that the kernel chooses, which another test may get.
+pub const CLOSED: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9);
 
 pub fn echo() -> Endpoint {
     Endpoint::start(|request, stream| {
@@ -233,15 +231,16 @@ fn failures_have_their_statuses() {
     });
     let closing = Endpoint::start(|_, _| Then::Close);
     let short = Timeouts { read: Duration::from_millis(100), ..Timeouts::default() };
-    let policy = || RoutePolicy { timeouts: short, ..RoutePolicy::default() };
-    let cases: [(&str, Vec<SocketAddr>, u16, &str); 4] = [
-        ("nothing listens", vec![closed_port()], 502, "endpoint_connect"),
-        ("closes", vec![closing.address], 502, "endpoint_closed"),
-        ("is silent", vec![silent.address], 504, "endpoint_timeout"),
-        ("no endpoint", vec![], 503, "no_endpoint"),
+    let long = Timeouts::default();
+    let cases: [(&str, Vec<SocketAddr>, Timeouts, u16, &str); 4] = [
+        ("nothing listens", vec![CLOSED], long, 502, "endpoint_connect"),
+        ("closes", vec![closing.address], long, 502, "endpoint_closed"),
+        ("is silent", vec![silent.address], short, 504, "endpoint_timeout"),
+        ("no endpoint", vec![], long, 503, "no_endpoint"),
     ];
-    for (case, addresses, status, reason) in cases {
-        let mut world = World::start(policy_config(&addresses, policy()));
+    for (case, addresses, timeouts, status, reason) in cases {
+        let policy = RoutePolicy { timeouts, ..RoutePolicy::default() };
+        let mut world = World::start(policy_config(&addresses, policy));
         let mut client = Client::connect(world.http());
         assert_eq!(client.get(HOST, "/").status, status, "{case}");
         assert_eq!(world.logged(|_| true).reason, Some(reason), "{case}");

@@ -13,11 +13,14 @@ use http::{Request, Response};
 use lb_http::RoutePolicy;
 use lb_http::policy::Timeouts;
 use lb_http::upstream::UpstreamProtocol;
+use lb_proxy::Config;
 
 use crate::client::Client;
 use crate::endpoint::{Endpoint, Then, respond};
 use crate::http2;
-use crate::world::{HOST, World, config, policy_config, protocol_config, wait_until};
+use crate::world::{
+    HOST, World, add_rules, config, name, policy_config, protocol_config, upstream, wait_until,
+};
 
 const EXPECTS: &str =
     "POST / HTTP/1.1\r\nHost: a.test\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n";
@@ -238,8 +241,12 @@ fn an_endpoint_of_http2_floods_only_its_own_request() {
             }
         });
     let timeouts = Timeouts { read: Duration::from_millis(500), ..Timeouts::default() };
-    let policy = RoutePolicy { timeouts, ..RoutePolicy::default() };
-    let world = World::start(protocol_config(&[address], policy, UpstreamProtocol::H2c));
+    let short = RoutePolicy { timeouts, ..RoutePolicy::default() };
+    let mut config = Config::default();
+    let web = name("web", UpstreamProtocol::H2c);
+    add_rules(&mut config, HOST, &web, vec![("/flood", short), ("/", RoutePolicy::default())]);
+    config.upstreams.insert(web, upstream(&[address]));
+    let world = World::start(config);
     let mut flooded_client = Client::connect(world.http());
     flooded_client.send(format!("GET /flood HTTP/1.1\r\nHost: {HOST}\r\n\r\n"));
     let mut client = Client::connect(world.http());

@@ -11,13 +11,13 @@ use lb_http::policy::{Retry, Timeouts};
 
 use crate::client::Client;
 use crate::endpoint::{Endpoint, Then, respond};
-use crate::forwarding::closed_port;
+use crate::forwarding::CLOSED;
 use crate::world::{HOST, PATIENCE, World, config, policy_config, wait_until};
 
 #[test]
 fn a_request_goes_to_another_endpoint_if_one_cannot_be_reached() {
     let endpoint = Endpoint::named("alive");
-    let mut world = World::start(config(&[closed_port(), endpoint.address]));
+    let mut world = World::start(config(&[CLOSED, endpoint.address]));
     let mut client = Client::connect(world.http());
     for number in 0..20 {
         client.send(format!(

@@ -171,7 +171,7 @@ impl Running {
 
     /// A failure, not a measure: nothing takes this long.
     async fn next(&mut self) -> String {
-        let event = timeout(Duration::from_secs(20), self.events.recv()).await;
+        let event = timeout(Duration::from_secs(120), self.events.recv()).await;
         short(&event.expect("nothing was reported").expect("the source ended"))
     }
 }

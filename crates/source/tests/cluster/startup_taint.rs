@@ -140,7 +140,7 @@ async fn taints_that_another_client_has_changed_are_read_again() {
 async fn a_taint_that_is_added_again_at_once_is_removed() {
     let server = Server::start().await;
     server.put(NODES, tainted(&[KEY]));
-    let remover = Remover::start_with_lag(&server, Duration::from_millis(100));
+    let remover = Remover::start_with_lag(&server, Duration::from_secs(1));
     remover.knows(&[KEY]);
     server.object(NODES, "node-a", |node| has_taints(node, &[])).await;
     server.put(NODES, tainted(&[KEY]));

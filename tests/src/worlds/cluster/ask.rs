@@ -33,13 +33,16 @@ pub fn ask_from_node(
     to: &str,
     port: u16,
 ) -> Result<Reply> {
-    let kind = match transport {
-        TransportProtocol::Tcp => "tcp",
-        TransportProtocol::Udp => "udp",
+    // A datagram may be lost while a neighbour is resolved: it is sent again. `run` limits the time.
+    let script = match transport {
+        TransportProtocol::Tcp => {
+            format!("exec 3<>/dev/tcp/{to}/{port} && echo hello >&3 && head --lines=1 <&3")
+        }
+        TransportProtocol::Udp => format!(
+            "exec 3<>/dev/udp/{to}/{port} && \
+             until echo hello >&3; timeout 1 dd bs=512 count=1 status=none <&3; do :; done"
+        ),
     };
-    let script = format!(
-        "exec 3<>/dev/{kind}/{to}/{port} && echo hello >&3 && timeout 20 dd bs=512 count=1 status=none <&3"
-    );
     Reply::parse(&node.run(["bash", "-c", &script])?)
 }
 

@@ -35,4 +35,10 @@ impl Capture {
     pub fn wait_for(&mut self, text: &str) -> Result<()> {
         self.process.wait_for_output(text, SOON)
     }
+
+    /// Waits until a condition holds for a line. Lines come in the order of their packets, so what is not there then was
+    /// not sent before.
+    pub fn wait_until_line(&mut self, what: &str, is_it: impl Fn(&str) -> bool) -> Result<()> {
+        self.process.wait_until_so(what, SOON, |process| process.output().lines().any(&is_it))
+    }
 }

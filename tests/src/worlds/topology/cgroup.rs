@@ -6,14 +6,12 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Mutex;
-use std::thread;
-use std::time::Duration;
 
 use anyhow::{Context, Result};
 use lb_kernel::cgroup_root;
 use nix::mount::{MsFlags, mount};
 
-use super::{Hierarchy, Id};
+use super::{Hierarchy, Id, SOON, wait_until};
 
 const CGROUPS: &str = "/sys/fs/cgroup";
 
@@ -67,15 +65,14 @@ pub(super) fn remove_cgroup(cgroup: &Path) -> io::Result<()> {
             remove_cgroup(&path)?;
         }
     }
-    for _ in 0..400 {
-        match fs::remove_dir(cgroup) {
-            Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {
-                thread::sleep(Duration::from_millis(5));
-            }
-            done => return done,
-        }
-    }
-    fs::remove_dir(cgroup)
+    let mut removed = Ok(());
+    let is_done = || {
+        removed = fs::remove_dir(cgroup);
+        !matches!(&removed, Err(error) if error.kind() == io::ErrorKind::ResourceBusy)
+    };
+    // The result says what happened.
+    let _ = wait_until("the control group is empty", SOON, is_done);
+    removed
 }
 
 /// Puts a program into the control group before it starts.

@@ -11,6 +11,7 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use nix::errno::Errno;
 use nix::sched::{CloneFlags, setns};
 use serde_json::Value;
 
@@ -42,6 +43,13 @@ const SETTINGS: [&str; 9] = [
     "net.ipv4.icmp_ratelimit=0",
     "net.ipv6.icmp.ratelimit=0",
 ];
+
+/// Makes this thread as urgent as [`Host::urgent_command`] makes a program.
+pub fn make_thread_urgent() -> Result<()> {
+    // SAFETY: it changes the calling thread only.
+    let changed = unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, -20) };
+    Errno::result(changed).map(drop).context("the thread's priority can't be raised")
+}
 
 impl Host {
     pub(super) fn new(shared: &Arc<SharedTopology>, name: &str) -> Result<Self> {
@@ -155,7 +163,7 @@ impl Host {
         let mut words = words.into_iter();
         let program = words.next().context("there is no program to run")?;
         let mut timeout = Command::new("timeout");
-        timeout.arg("--kill-after=1").arg(limit.as_secs_f32().to_string()).arg("nsenter");
+        timeout.arg("--kill-after=20").arg(limit.as_secs_f32().to_string()).arg("nsenter");
         let mut command = self.inside(timeout, program);
         run_to_end(command.args(words)).map_err(|error| {
             self.shared.trouble.store(true, Ordering::Relaxed);

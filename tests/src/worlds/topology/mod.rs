@@ -65,7 +65,7 @@ pub use certificate::Certificate;
 pub use command::{SOON, copy_program, run_to_end, wait_until};
 pub use echo::{Echo, name_of_server};
 pub use hierarchies::Hierarchy;
-pub use host::Host;
+pub use host::{Host, make_thread_urgent};
 pub use id::Id;
 pub use port::Port;
 pub use process::Process;

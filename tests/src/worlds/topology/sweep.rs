@@ -4,8 +4,7 @@ use std::collections::BTreeSet;
 use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
-use std::{env, fs, io, process, thread};
+use std::{env, fs, io, process};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -13,7 +12,7 @@ use nix::unistd::Pid;
 use super::Id;
 use super::bpffs::{pins_of, test_pins};
 use super::cgroup;
-use super::command::run_ip;
+use super::command::{SOON, run_ip, wait_until};
 
 const NAMESPACES: &str = "/run/netns";
 
@@ -69,8 +68,7 @@ fn end_processes_in(namespaces: &[String]) {
         .iter()
         .filter_map(|namespace| inode(&Path::new(NAMESPACES).join(namespace)))
         .collect();
-    // Half a second: more than a killed process needs, unless it hangs in the kernel.
-    for _ in 0..100 {
+    let has_none = || {
         let inside = names(Path::new("/proc"))
             .filter_map(|name| name.parse().ok())
             .filter(|pid| *pid != process::id() as i32)
@@ -78,11 +76,11 @@ fn end_processes_in(namespaces: &[String]) {
                 inode(&PathBuf::from(format!("/proc/{pid}/ns/net")))
                     .is_some_and(|inode| inodes.contains(&inode))
             });
-        let killed = inside.filter(|pid| kill(Pid::from_raw(*pid), Signal::SIGKILL).is_ok());
-        if killed.count() == 0 {
-            return;
-        }
-        thread::sleep(Duration::from_millis(5));
+        inside.filter(|pid| kill(Pid::from_raw(*pid), Signal::SIGKILL).is_ok()).count() == 0
+    };
+    // A killed process needs a processor to end.
+    if let Err(error) = wait_until("no process is in a namespace of the topology", SOON, has_none) {
+        eprintln!("{error:#}");
     }
 }
 

@@ -136,7 +136,6 @@ fn timed_out(patience: Duration) -> io::Error {
 
 #[cfg(test)]
 mod tests {
-    use std::net::TcpListener;
     use std::path::Path;
 
     use kube::config::{KubeConfigOptions, Kubeconfig};
@@ -170,10 +169,8 @@ mod tests {
         (server, config)
     }
 
-    /// Nothing listens there.
-    fn dead_port() -> u16 {
-        TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
-    }
+    /// Nothing listens there. Not ports that the kernel chooses, which another test may get.
+    const DEAD_PORTS: [u16; 2] = [9, 1];
 
     /// Servers of this configuration, and one that was learned.
     fn servers(urls: &[String], learned: Option<SocketAddr>) -> Arc<Servers> {
@@ -193,7 +190,7 @@ mod tests {
     async fn a_learned_server_that_proves_the_configured_name_takes_over() {
         let directory = tempfile::tempdir().unwrap();
         let (server, config) = start(directory.path()).await;
-        let dead = format!("https://127.0.0.1:{}", dead_port());
+        let dead = format!("https://127.0.0.1:{}", DEAD_PORTS[0]);
         let servers = servers(&[dead], Some(server.address));
         connect(&config, &servers).await.unwrap();
         assert_eq!(servers.candidates()[0].port, server.address.port(), "it is tried first now");
@@ -203,7 +200,7 @@ mod tests {
     async fn a_server_that_proves_another_name_is_not_used() {
         let directory = tempfile::tempdir().unwrap();
         let (server, config) = start(directory.path()).await;
-        let other = format!("https://api.invalid:{}", dead_port());
+        let other = format!("https://api.invalid:{}", DEAD_PORTS[0]);
         let servers = servers(&[other], Some(server.address));
         let error = connect(&config, &servers).await.unwrap_err();
         assert!(error.contains(&format!("{}: ", server.address)), "{error}");
@@ -215,7 +212,7 @@ mod tests {
     async fn each_configured_server_proves_its_own_name() {
         let directory = tempfile::tempdir().unwrap();
         let (server, config) = start(directory.path()).await;
-        let dead = format!("https://127.0.0.9:{}", dead_port());
+        let dead = format!("https://127.0.0.9:{}", DEAD_PORTS[0]);
         let url = format!("https://127.0.0.1:{}", server.address.port());
         connect(&config, &servers(&[dead, url], None)).await.unwrap();
     }
@@ -224,7 +221,7 @@ mod tests {
     async fn the_error_names_every_server() {
         let directory = tempfile::tempdir().unwrap();
         let (_server, config) = start(directory.path()).await;
-        let dead = [dead_port(), dead_port()].map(|port| format!("127.0.0.1:{port}"));
+        let dead = DEAD_PORTS.map(|port| format!("127.0.0.1:{port}"));
         let urls = dead.clone().map(|address| format!("https://{address}"));
         let error = connect(&config, &servers(&urls, None)).await.unwrap_err();
         assert!(dead.iter().all(|address| error.contains(address.as_str())), "{error}");
