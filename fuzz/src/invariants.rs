@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
 
 use lb_common::family::{Family, V4, V6};
-use lb_common::header::protocol::UDP;
+use lb_common::header::protocol::{TCP, UDP};
 use lb_common::host::HostFamily;
 use lb_common::layout::{
     AnnouncedAddress, Flow, FlowState, FrontendKey, FrontendKind, LastClaim, Reason, Silence, Ticks,
@@ -196,6 +196,9 @@ impl Day {
             self.judge(bytes, &outcome, &counted);
         }
         self.judge_flows(bytes, &before);
+        if counted.contains(&Reason::Moved) {
+            self.judge_move(bytes, &before);
+        }
         self.fresh = false;
         self.met.packets += 1;
         self.met.reasons.extend(counted);
@@ -359,8 +362,10 @@ impl Day {
         let (Ok(old), Ok(new)) = (inspect::parse_frame(before), inspect::parse_frame(after)) else {
             panic!("headers that can't be read were translated: {}", context());
         };
+        let unacknowledges = is_refusal_hidden(&old, before, after);
         for at in (0..before.len()).filter(|&at| before[at] != after[at]) {
-            assert!(may_change(&old, before, at), "byte {at} changed: {}", context());
+            let may = may_change(&old, before, at) || unacknowledges && in_refusal(&old, at);
+            assert!(may, "byte {at} changed: {}", context());
         }
         assert!(new.is_right(after) || !old.is_right(before), "checksums: {}", context());
         if let Some((source, destination, protocol)) = ends(after) {
@@ -375,6 +380,17 @@ impl Day {
         let mut flows = tracked_flows(&self.host.tables.v4);
         flows.extend(tracked_flows(&self.host.tables.v6));
         flows
+    }
+
+    /// Checks that a connection that has moved had no reply before, and has another backend.
+    fn judge_move(&self, packet: &[u8], before: &[TrackedFlow]) {
+        let own = ends(packet);
+        let is_own = |flow: &&TrackedFlow| Some(flow.tuple()) == own;
+        let old = before.iter().find(is_own).expect("a flow that has ended");
+        assert!(matches!(old.state, FlowState::SynSent | FlowState::Reset), "moved: {old:?}");
+        if let Some(new) = self.flows().iter().find(is_own) {
+            assert!(new.backend != old.backend, "{old:?} moved to the same: {new:?}");
+        }
     }
 
     fn judge_flows(&self, packet: &[u8], before: &[TrackedFlow]) {
@@ -530,6 +546,26 @@ fn may_change(packet: &ParsedDatagram, bytes: &[u8], at: usize) -> bool {
             || quoted.is_ok_and(|quoted| in_header(&quoted, at) || in_transport(&quoted, at));
     }
     in_transport(packet, at)
+}
+
+/// Whether a reset that refuses a connection has become an acknowledgement of what came before the SYN.
+fn is_refusal_hidden(packet: &ParsedDatagram, before: &[u8], after: &[u8]) -> bool {
+    let read = |bytes: &[u8]| {
+        let tcp = bytes.get(packet.transport..)?.first_chunk::<20>()?;
+        Some((u32::from_be_bytes([tcp[8], tcp[9], tcp[10], tcp[11]]), tcp[13]))
+    };
+    let (Some((refused, flags)), Some((told, told_flags))) = (read(before), read(after)) else {
+        return false;
+    };
+    packet.protocol == TCP
+        && flags & 0x14 == 0x14
+        && told_flags == 0x10
+        && told == refused.wrapping_sub(2)
+}
+
+/// Whether this is in the acknowledgement number or the flags.
+fn in_refusal(packet: &ParsedDatagram, at: usize) -> bool {
+    at.checked_sub(packet.transport).is_some_and(|at| (8..12).contains(&at) || at == 13)
 }
 
 fn in_header(packet: &ParsedDatagram, at: usize) -> bool {

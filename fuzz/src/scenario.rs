@@ -59,6 +59,25 @@ fn generate_question(input: &mut Input, events: &mut Vec<FuzzEvent>) {
     events.push(FuzzEvent::Packet(Hook::Forward, question));
 }
 
+/// A connection whose backend refuses it, or does not reply, and whose client repeats its SYN; now and then with other
+/// numbers, which mean something else.
+fn generate_refusal(input: &mut Input, events: &mut Vec<FuzzEvent>) {
+    /// From the number that the opening packet acknowledges to the one that refuses it.
+    const EXACT: u32 = !0;
+    let hook = input.choose(&[Hook::Forward, Hook::Stack, Hook::Workload]);
+    let (v6, client, service) = (input.chance(128), input.below(3), input.below(3));
+    for _ in 0..1 + input.below(4) {
+        let opening = packet::opening_packet(v6, 0, (client, 52_000), service);
+        events.push(FuzzEvent::Packet(hook, opening));
+        if input.chance(64) {
+            events.push(FuzzEvent::Change(TableChange::Idle(100)));
+        } else {
+            let skew = if input.chance(192) { EXACT } else { input.choose(&SKEWS) };
+            events.push(FuzzEvent::Reply(Reply { again: false, tcp_flags: 0x14, skew }));
+        }
+    }
+}
+
 fn routes(input: &mut Input) -> Vec<(IpAddr, Exit)> {
     let addresses = [false, true].into_iter().flat_map(|v6| {
         let backends = (0..BACKENDS).map(move |number| universe::backend_address(v6, number));
@@ -94,6 +113,7 @@ fn event(input: &mut Input, events: &mut Vec<FuzzEvent>) {
         }
         _ if input.chance(128) => events.extend(neighbour::generate_announcements(input)),
         _ if input.chance(64) => generate_question(input, events),
+        _ if input.chance(64) => generate_refusal(input, events),
         _ => {
             let hook = input.choose(&[Hook::Forward, Hook::Workload, Hook::Reverse]);
             let length = 14 + input.below(128);

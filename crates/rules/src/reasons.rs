@@ -74,6 +74,11 @@ pub fn explain_reason(reason: Reason) -> ReasonExplanation {
             "the flow needs SNAT and every entry it could use is protected",
             "Raise `--max-flows`. Find clients with very many connections: `millrace flows`.",
         ),
+        Reason::Moved => (
+            Forwarded,
+            "the first endpoint refused the connection or did not reply; the client's repeated SYN is forwarded to another",
+            "Normal while endpoints end, or if SYNs are lost. Otherwise find the Service's endpoint that does not listen.",
+        ),
         Reason::Untracked => (
             Forwarded,
             "every entry the flow could use is protected; the packet is forwarded without one, to the backend from the Maglev table",

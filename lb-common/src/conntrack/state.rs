@@ -26,6 +26,8 @@ pub enum ConnectionEvent {
     Late = 5,
     /// A packet of a later connection of the same addresses and ports.
     Foreign = 6,
+    /// A backend's reset that acknowledges the client's SYN, and nothing else.
+    Refusal = 7,
 }
 
 pub(super) const EVENTS: usize = 8;
@@ -38,7 +40,7 @@ pub const fn next_state(
     direction: Direction,
     event: ConnectionEvent,
 ) -> FlowState {
-    use ConnectionEvent::{Ack, Fin, Foreign, Late, Rst, SynAck};
+    use ConnectionEvent::{Ack, Fin, Foreign, Late, Refusal, Rst, SynAck};
     use Direction::{Forward, Reverse};
     use FlowState::*;
 
@@ -53,6 +55,8 @@ pub const fn next_state(
         (TimeWait, Reverse, SynAck) => SynReceived,
         // Of a later connection, whose SYN another node received: this one is over.
         (TimeWait, Forward, Foreign) => Free,
+        // The connection may begin anew, with another backend.
+        (SynSent, Reverse, Refusal) => Free,
         (PickedUp, Reverse, Ack | Fin) => Probation,
         (Probation, Forward, Late) => Established,
         (SynSent, _, Rst) | (SynReceived, Reverse, Rst) => Reset,
@@ -104,7 +108,7 @@ pub const ALL: [FlowState; STATES] = {
 
 /// [`next_state`] as a table: one load for the verifier.
 static TRANSITIONS: [u8; 2 * EVENTS * STATES] = {
-    const EVERY: [ConnectionEvent; 7] = [
+    const EVERY: [ConnectionEvent; EVENTS] = [
         ConnectionEvent::Nothing,
         ConnectionEvent::SynAck,
         ConnectionEvent::Ack,
@@ -112,6 +116,7 @@ static TRANSITIONS: [u8; 2 * EVENTS * STATES] = {
         ConnectionEvent::Rst,
         ConnectionEvent::Late,
         ConnectionEvent::Foreign,
+        ConnectionEvent::Refusal,
     ];
     let mut table = [0; 2 * EVENTS * STATES];
     let mut at = 0;
@@ -120,8 +125,7 @@ static TRANSITIONS: [u8; 2 * EVENTS * STATES] = {
         let event = at / STATES % EVENTS;
         let direction =
             if at / STATES / EVENTS == 0 { Direction::Forward } else { Direction::Reverse };
-        let event = if event < EVERY.len() { EVERY[event] } else { ConnectionEvent::Nothing };
-        table[at] = next_state(state, direction, event) as u8;
+        table[at] = next_state(state, direction, EVERY[event]) as u8;
         at += 1;
     }
     table

@@ -307,6 +307,26 @@ fn established_sctp(tag: u32) -> FlowWithTime {
     flow
 }
 
+/// A reset that acknowledges the SYN and nothing else: the data plane decides what becomes of the flow.
+#[test]
+fn a_refusal_is_recognized_by_the_syns_number() {
+    const REFUSAL: u8 = Tcp::RST | Tcp::ACK;
+    assert_eq!(FlowWithTime::syn().pass(Reverse, REFUSAL, 0, CLIENT + 1), Free);
+    for (flags, ack) in [(RST, CLIENT + 1), (REFUSAL, CLIENT), (REFUSAL, CLIENT + 2)] {
+        assert_eq!(FlowWithTime::syn().pass(Reverse, flags, 0, ack), Reset);
+    }
+    assert_eq!(
+        FlowWithTime::syn().pass(Forward, REFUSAL, CLIENT, CLIENT + 1),
+        Reset,
+        "the client's"
+    );
+    let mut answered = FlowWithTime::syn();
+    answered.pass(Reverse, SYN_ACK, BACKEND, CLIENT + 1);
+    assert_eq!(answered.pass(Reverse, REFUSAL, 0, CLIENT + 1), Reset, "after a SYN-ACK");
+    let mut one_way = FlowWithTime::begin(protocol::TCP, true, SYN);
+    assert_eq!(one_way.pass(Reverse, REFUSAL, 0, CLIENT + 1), OneWaySyn);
+}
+
 /// Every state is reached, and no event leads from one kind of flow to another.
 #[test]
 fn transitions_stay_within_their_kind() {
@@ -323,15 +343,16 @@ fn transitions_stay_within_their_kind() {
         ConnectionEvent::Fin,
         ConnectionEvent::Rst,
         ConnectionEvent::Late,
+        ConnectionEvent::Foreign,
+        ConnectionEvent::Refusal,
     ];
     for state in ALL {
         for direction in [Forward, Reverse] {
             for event in events {
-                assert_eq!(
-                    kind(next_state(state, direction, event)),
-                    kind(state),
-                    "{state:?} {event:?}"
-                );
+                let next = next_state(state, direction, event);
+                let may_end = matches!(event, ConnectionEvent::Foreign | ConnectionEvent::Refusal);
+                let stays = kind(next) == kind(state) || may_end && next == Free;
+                assert!(stays, "{state:?} {event:?}");
             }
             assert_eq!(next_state(state, direction, ConnectionEvent::Nothing), state);
         }

@@ -50,10 +50,11 @@ impl<'a, F: Family, R> LocatedFlow<'a, F, R> {
         Hops::new(&self.entry.next_hops, self.location())
     }
 
-    /// Updates the flow for a packet: time, state and track. Returns false if the packet belongs to a
-    /// later connection of the same addresses and ports: this flow, whose connection is closed, is over.
+    /// Updates the flow for a packet: time, state and track. Returns false, and leaves the state, if the flow may end
+    /// with the packet: a client's belongs to a later connection of the same addresses and ports, and this one is
+    /// closed; a backend's refuses the connection.
     ///
-    /// The latter is found where the state changes, so packets of established connections need no further test.
+    /// That is found where the state changes, so packets of established connections need no further test.
     #[inline(always)]
     #[must_use]
     pub fn note(&self, direction: Direction, protocol: u8, signal: &Signal, now: Ticks) -> bool {
@@ -79,6 +80,33 @@ impl<'a, F: Family, R> LocatedFlow<'a, F, R> {
             change_again(self.tag, self.word.0, direction as u32, after.event);
         }
         true
+    }
+
+    /// For how long the flow has been idle.
+    #[inline(always)]
+    pub fn idle_time(&self, now: Ticks) -> u32 {
+        now.since(Ticks(self.tag.seen.load()))
+    }
+
+    /// Marks the connection, of which there is only a SYN, as reset; with `moves`, so that a repeated SYN moves to another
+    /// backend ([`track::of_refused`]).
+    #[inline(always)]
+    pub fn refuse(&self, moves: bool) {
+        if moves {
+            let track = self.entry.track.load();
+            self.entry.track.replace(track, track::of_refused(track));
+        }
+        self.tag.word.replace(self.word.0, self.word.with_state(FlowState::Reset as u32).0);
+    }
+
+    /// Leaves the connection, whose SYN was repeated, with its backend, as there is no other.
+    #[inline(always)]
+    pub fn keep_unserved(&self, now: Ticks) {
+        self.tag.seen.store(now.0);
+        if self.state() == FlowState::Reset {
+            let track = self.entry.track.load();
+            self.entry.track.replace(track, track::of_refused(track));
+        }
     }
 
     /// Releases the entry.

@@ -18,6 +18,7 @@
 //! | `SynSent` | the SYN's sequence number |
 //! | `SynReceived` | what the client must acknowledge; of SCTP the last tag that the backend has offered (high 16 bits) and the one before (low 16 bits), both shortened |
 //! | `Established`, `Fin…`, `TimeWait`, `Reset` | high halves of the client's sequence number (low 16 bits) and the backend's (high 16 bits); of SCTP the tag that the client has used (low 16 bits) and the last one that the backend has offered (high 16 bits), both shortened |
+//! | `Reset`, if the backend has refused the connection, which moves | the complement of the SYN's sequence number |
 //! | `PickedUp`, `Probation`, `OneWay…` | high half of the client's sequence number (low 16 bits), and the start time in units of 4.3 s (high 16 bits) |
 //! | `Datagram…` | the start time, in [`Ticks`] |
 
@@ -245,6 +246,9 @@ fn classify_packet(
     let flags = signal.flags;
     let forward = direction as u32 == Direction::Forward as u32;
     if flags & Tcp::RST != 0 {
+        if is(state, FlowState::SynSent) && !forward && is_refusal(track, protocol, signal) {
+            return ConnectionEvent::Refusal;
+        }
         let counts = if is_connected(state) {
             is_reset_in_window(track, forward, protocol, signal)
         } else if is(state, FlowState::SynSent) {
@@ -303,6 +307,15 @@ fn classify_packet(
     if late { ConnectionEvent::Late } else { ConnectionEvent::Ack }
 }
 
+/// Whether a backend's reset says that nothing listens to the SYN: it acknowledges that alone. A blind sender does not
+/// know the number.
+#[inline(always)]
+fn is_refusal(track: u32, protocol: u8, signal: &Signal) -> bool {
+    protocol == protocol::TCP
+        && signal.flags & Tcp::ACK != 0
+        && signal.acknowledgement == track.wrapping_add(1)
+}
+
 /// Whether a SYN-ACK is a repeated one of a connection whose positions are known.
 #[inline(always)]
 fn is_old(track: u32, protocol: u8, signal: &Signal) -> bool {
@@ -355,7 +368,12 @@ fn track_after(
 ) -> u32 {
     let forward = direction as u32 == Direction::Forward as u32;
     let tcp = protocol == protocol::TCP;
-    let keeps = [ConnectionEvent::Nothing, ConnectionEvent::Rst, ConnectionEvent::Foreign];
+    let keeps = [
+        ConnectionEvent::Nothing,
+        ConnectionEvent::Rst,
+        ConnectionEvent::Foreign,
+        ConnectionEvent::Refusal,
+    ];
     if keeps.iter().any(|kept| *kept as u32 == event as u32) {
         return track;
     }
@@ -381,6 +399,13 @@ fn track_after(
     // On probation, the position follows the traffic, and the time stays.
     let position = if forward { signal.sequence } else { signal.acknowledgement };
     if tcp { track & 0xffff_0000 | high_half(position) } else { track }
+}
+
+/// The track of a flow in `Reset` whose backend has refused the SYN with this sequence number. No other flow in that state has
+/// it, but by chance.
+#[inline(always)]
+pub const fn of_refused(sequence: u32) -> u32 {
+    !sequence
 }
 
 /// Whether a SYN of the client begins a new connection although there is an entry.

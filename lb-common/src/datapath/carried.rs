@@ -74,6 +74,8 @@ pub struct Draft<F: Family> {
     /// Where the headers of an ICMP error are. Those of the segment are in its quote.
     pub error: Headers,
     pub owners: Owners<F>,
+    /// 1 if the packet is of a client on this node, whose connection may move.
+    pub inside: u32,
 }
 
 /// The order in which a flow tries ports.

@@ -112,6 +112,9 @@ macro_rules! for_each_function {
             FindOwner(find_owner4, find_owner6)
             /// Examines an owner of the slot of the stored segment's connection.
             ExamineOwner(examine_owner4, examine_owner6)
+            /// Ends the flow at the drafted location, whose SYN the stored segment repeats or refuses, if another backend may
+            /// get its connection.
+            Redispatch(redispatch4, redispatch6)
         }
     };
 }

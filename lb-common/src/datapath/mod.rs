@@ -13,14 +13,14 @@
 //! | `select` | the choice of a backend for a new flow | all below |
 //! | `wire` | parsing and writing headers | the base |
 //! | [`conntrack`](crate::conntrack) | the state of connections | the base |
-//! | the base | `verdict`, `handover`, `tables`, `route`, `carried`, [`layout`](crate::layout), hashes, checksums | |
+//! | the base | `verdict`, `handover`, `tables`, `route`, `carried`, `redispatch`, [`layout`](crate::layout), hashes, checksums | |
 //!
 //! # Invariants
 //! - A packet that is not addressed to a Service passes unmodified. Packets are dropped only for a
 //!   counted [`Reason`](crate::layout::Reason).
 //! - No I/O, no clock, no allocation: all input comes through [`Packet`] and [`Tables`].
 //! - A packet is not modified before it continues in another stage, except that a tunnelled packet
-//!   is decapsulated.
+//!   is decapsulated, and a refusal hidden from its client.
 //!
 //! Tests: the packet tables in the crate `tests`, run on the host and in the kernel.
 
@@ -30,6 +30,7 @@ mod carried;
 mod forward;
 mod function;
 mod handover;
+mod redispatch;
 mod rejection;
 mod route;
 mod segment;
@@ -67,10 +68,14 @@ pub use wire::packet::{Packet, Role};
 pub use wire::parse::PacketFamily;
 
 use forward::{begin, send};
-use handover::{DraftedFlow, given_alone, given_arrival, given_encapsulation, given_unserved};
+use handover::{
+    DraftedFlow, given_alone, given_arrival, given_encapsulation, given_location, given_redispatch,
+    given_unserved,
+};
+use redispatch::Redispatch;
 use stages::{
     bfd, decapsulate, delivered, earlier, egress as leaving, encapsulate, fragment, icmp_error,
-    ingress as arriving, neighbour, open, reject, shadow, spread, unserved,
+    ingress as arriving, neighbour, open, redispatching, reject, shadow, spread, unserved,
 };
 use wire::outer;
 
@@ -178,7 +183,13 @@ where
     T: FamilyTables<F>,
 {
     match stage {
-        Stage::Open => open::open_flow(packet, tables, network, given_alone(tables)),
+        Stage::Open => {
+            // Only tc has the stage that moves connections.
+            let is_moved = packet.resolves();
+            let redispatch = if is_moved { given_redispatch(tables) } else { Redispatch::NONE };
+            let given = (given_alone(tables), redispatch);
+            open::open_flow(packet, tables, network, given)
+        }
         Stage::Begin => begin::begin_drafted_flow(tables, Function::Begin, DraftedFlow::proven()),
         Stage::Send => send::send_draft(packet, tables, network),
         Stage::Spread => {
@@ -217,6 +228,9 @@ where
             earlier::ask_earlier_owner(packet, tables, network, given_arrival(tables))
         }
         Stage::Shadow => shadow::end_shadowed_flow(packet, tables, network),
+        Stage::Redispatch => {
+            redispatching::redispatch_packet(packet, tables, network, given_location(tables))
+        }
         Stage::Bfd => bfd::answer_bfd(packet, tables, network),
         // Of both families, and of ARP.
         Stage::Neighbour => Verdict::Pass,

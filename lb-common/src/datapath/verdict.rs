@@ -49,7 +49,7 @@ macro_rules! for_each_stage {
     ($callback:ident) => {
         $callback! {
             /// An arriving packet that belongs to no flow. Given: whether its client has no other flow from
-            /// its port.
+            /// its port, and which backend it avoids.
             Open(xdp_open, tc_open)
             /// A packet whose flow was drafted
             /// ([`FamilyTables::draft`](crate::datapath::FamilyTables)): stores the flow.
@@ -74,7 +74,7 @@ macro_rules! for_each_stage {
             ErrorIn(xdp_error_in, tc_error_in)
             /// A leaving ICMP packet.
             ErrorOut(, tc_error_out)
-            /// An arriving fragment.
+            /// An arriving fragment, or a SYN for which there is a flow.
             FragmentIn(xdp_fragment_in, tc_fragment_in)
             /// A leaving fragment.
             FragmentOut(, tc_fragment_out)
@@ -95,6 +95,9 @@ macro_rules! for_each_stage {
             /// A packet between a client and a backend that bypasses Services: it ends an earlier
             /// flow between them.
             Shadow(xdp_shadow, tc_shadow)
+            /// A client's repeated SYN, or a backend's reset that refuses one: the connection may move to another
+            /// backend. Given: its flow's location.
+            Redispatch(, tc_redispatch)
             /// An arriving packet of bidirectional forwarding detection.
             Bfd(xdp_bfd, tc_bfd)
             /// A packet of ARP or neighbour discovery from outside.

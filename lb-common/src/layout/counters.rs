@@ -132,4 +132,6 @@ reasons! {
     Returned "returned"
     /// To a load balancer's address, but neither to a port of a Service nor an echo request. Dropped.
     Unserved "unserved"
+    /// A repeated SYN, whose backend had refused the connection or had not replied. Forwarded to another backend.
+    Moved "moved"
 }

@@ -65,6 +65,22 @@ impl FlowKind {
         self.0 >> 6
     }
 
+    /// The highest number of [`Self::moved`].
+    pub const MOST_MOVES: u8 = 2;
+
+    /// Without a tunnel: the flow has come from another backend, and its connection has moved so often. In the bits of
+    /// [`Self::asking`].
+    #[inline(always)]
+    pub const fn moved(times: u8) -> Self {
+        Self(times << 6)
+    }
+
+    /// How often the connection has moved, without a tunnel.
+    #[inline(always)]
+    pub const fn moves(self) -> u8 {
+        self.0 >> 6
+    }
+
     /// Whether the client is a process of this node.
     #[inline(always)]
     pub fn is_of_node(self) -> bool {

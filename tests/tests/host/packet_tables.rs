@@ -36,6 +36,16 @@ fn a_request_that_could_be_a_reply_has_a_replys_source() {
     }
 }
 
+#[test]
+fn a_refused_connection_moves_without_a_link_layer() {
+    for at in [&V4, &V6] {
+        cases::refusals::a_refused_connection_moves_without_xdp(
+            &mut Conversation::on_host_without_link_layer(),
+            at,
+        );
+    }
+}
+
 /// Flows from one client port to one backend through several frontends need different SNAT ports.
 #[test]
 fn when_snat_ports_run_out_only_new_flows_are_refused() {

@@ -20,6 +20,8 @@ mod network;
 mod network_watch;
 mod next_hop;
 mod pods;
+mod refusals;
+mod rolling;
 mod sctp;
 mod serve;
 mod snat_ports;

@@ -87,6 +87,7 @@ pub(crate) fn stage_text(stage: Stage) -> &'static str {
         Stage::Neighbour => {
             "ARP or neighbour discovery: a request for an announced address is answered"
         }
+        Stage::Redispatch => "no backend has accepted the connection: it may move to another",
         Stage::Bfd => "BFD: the packet of a session that is up is answered",
         Stage::Snat => "the flow needs an SNAT port, or a slot in the reply index",
         Stage::Reset => "its sender receives a TCP reset",

@@ -3,8 +3,8 @@
 
 use super::lookup::{
     FlowContinuation, FlowPlace, client_hash, client_hash_of, decision_for_reply,
-    decision_for_request, find_in_buckets, has_spread_flows, may_be_indexed, reply_hash,
-    spread_hash_of, unless_expired, update_reply, update_request,
+    decision_for_request, find_in_buckets, has_spread_flows, may_be_indexed, repeated_syn,
+    reply_hash, spread_hash_of, unless_expired, update_reply, update_request,
 };
 use crate::conntrack::{self, LocatedFlow, reply_index};
 use crate::datapath::carried::{Decision, Draft};
@@ -241,7 +241,8 @@ pub fn update_found_request<F: PacketFamily, T: FamilyTables<F>>(
     carried
 }
 
-/// The function [`Function::FollowFound`].
+/// The function [`Function::FollowFound`]. [`Reason::Moved`]: the packet repeats the flow's SYN, and the stage
+/// [`redispatching`](crate::datapath::stages::redispatching) comes next.
 #[inline(always)]
 pub fn follow_found<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> Carried {
     let Some(draft) = tables.draft() else { return Carried::Failed(Reason::CorruptTable) };
@@ -250,6 +251,9 @@ pub fn follow_found<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> Carried 
     };
     // Another CPU may have replaced it meanwhile.
     let Some(found) = conntrack::flow_at(bucket, draft.at) else { return Carried::Nothing };
+    if repeated_syn(tables, &draft.segment, &found, draft.decision.kind).exists() {
+        return Carried::Failed(Reason::Moved);
+    }
     carried_by(update_request(tables, &draft.segment, &found, &draft.decision))
 }
 
@@ -269,7 +273,10 @@ pub fn note_drafted_reply<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> bo
     let Some(draft) = tables.draft() else { return false };
     let Some(bucket) = tables.flow_bucket(draft.at.bucket()) else { return false };
     let Some(found) = conntrack::flow_at(bucket, draft.at) else { return false };
-    update_reply(tables, &draft.segment, &found);
+    // A fragment of a reset, or one in an ICMP error's quote: it refuses the connection like any other.
+    if !update_reply(tables, &draft.segment, &found) {
+        found.refuse(false);
+    }
     true
 }
 

@@ -1,6 +1,6 @@
 //! Calls a function by its name ([`Function`]).
 
-use super::{begin, carry, lookup, owners, quoted, snat, untracked};
+use super::{begin, carry, lookup, owners, quoted, refused, snat, untracked};
 use crate::datapath::function::Function;
 use crate::datapath::tables::FamilyTables;
 use crate::datapath::wire::parse::PacketFamily;
@@ -38,5 +38,6 @@ pub fn execute_function<F: PacketFamily, T: FamilyTables<F>>(
         Function::ChooseForError => u32::from(quoted::choose_quoted_backend::<F, T>(tables)),
         Function::FindOwner => owners::search_owners::<F, T>(tables),
         Function::ExamineOwner => owners::examine_owner::<F, T>(tables),
+        Function::Redispatch => refused::redispatch_flow::<F, T>(tables),
     }
 }

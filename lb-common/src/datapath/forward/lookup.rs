@@ -6,11 +6,13 @@
 
 use crate::conntrack::{self, LocatedFlow, is_crowded, reply_index, track};
 use crate::datapath::carried::Decision;
+use crate::datapath::redispatch::RepeatedSyn;
 use crate::datapath::segment::Segment;
 use crate::datapath::tables::FamilyTables;
 use crate::datapath::wire::parse::PacketFamily;
 use crate::hash::{FlowHash, ReplyHash};
 use crate::layout::{Backend, Direction, Flow, FlowKind, FlowState, Reason, TunnelKey};
+use crate::verifier::rarely;
 
 /// A flow that was found, and its decision for the packet.
 pub type FlowOf<'a, F> = LocatedFlow<'a, F, Decision<F>>;
@@ -18,12 +20,11 @@ pub type FlowOf<'a, F> = LocatedFlow<'a, F, Decision<F>>;
 /// What the lookup found for a packet to a Service.
 pub enum RequestLookup<'a, F: PacketFamily> {
     Flow(FlowOf<'a, F>),
+    /// The packet opens a connection, and there is a flow: of an earlier connection, or of this one. It was not updated.
+    Opens,
     /// The packet belongs to a connection whose backend is gone.
     Gone(FlowOf<'a, F>),
-    Nothing {
-        /// There is no other flow of its client's address and port, either.
-        alone: bool,
-    },
+    Nothing,
 }
 
 /// The hash that selects the buckets of a client's address and port.
@@ -81,25 +82,48 @@ pub(super) fn reply_hash<F: PacketFamily, T: FamilyTables<F>>(
     )
 }
 
-/// Finds the flow of a packet from a client, and updates it.
+/// Finds the flow of a packet from a client, and updates it. Also returns whether there is no other flow of its client's
+/// address and port, either: not in [`RequestLookup::Nothing`], where the compiler would overlay it with a flow's fields.
 #[inline(always)]
 pub fn update_request_flow<'a, F: PacketFamily, T: FamilyTables<F>>(
     tables: &'a T,
     segment: &Segment<F>,
-) -> Result<RequestLookup<'a, F>, Reason> {
+) -> (Result<RequestLookup<'a, F>, Reason>, bool) {
     let mut alone = true;
     let found = find_by_hash(tables, client_hash_of(tables, segment), |flow, _| {
         alone = false;
         decision_for_request(flow, segment)
-    })?;
-    let Some(found) = unless_expired(tables, found) else {
-        return Ok(RequestLookup::Nothing { alone });
+    });
+    let found = match found {
+        Ok(found) => found,
+        Err(reason) => return (Err(reason), false),
     };
-    Ok(match update_request(tables, segment, &found, &found.record) {
+    let Some(found) = unless_expired(tables, found) else {
+        return (Ok(RequestLookup::Nothing), alone);
+    };
+    if segment.opens() {
+        rarely();
+        return (Ok(RequestLookup::Opens), false);
+    }
+    let lookup = match update_request(tables, segment, &found, &found.record) {
         FlowContinuation::GoesOn => RequestLookup::Flow(found),
-        FlowContinuation::Anew => RequestLookup::Nothing { alone: false },
+        FlowContinuation::Anew => RequestLookup::Nothing,
         FlowContinuation::Gone => RequestLookup::Gone(found),
-    })
+    };
+    (Ok(lookup), false)
+}
+
+/// Whether a client's packet repeats the SYN of the flow that was found for it.
+#[inline(always)]
+pub(super) fn repeated_syn<F: PacketFamily, T: FamilyTables<F>, R>(
+    tables: &T,
+    segment: &Segment<F>,
+    found: &LocatedFlow<'_, F, R>,
+    kind: FlowKind,
+) -> RepeatedSyn {
+    let Segment { headers, signal, .. } = segment;
+    let (flow, idle) = ((found.state(), found.track()), found.idle_time(tables.now()));
+    RepeatedSyn::by_flow(kind, flow, idle, headers.protocol, signal)
 }
 
 /// Updates the flow that was found for a packet of its client. The flow is released if the packet begins
@@ -126,15 +150,17 @@ pub(super) fn update_request<F: PacketFamily, T: FamilyTables<F>, R>(
     FlowContinuation::Anew
 }
 
-/// Updates the flow that was found for a packet of its backend.
+/// Updates the flow that was found for a packet of its backend. False if the packet refuses the connection, which the
+/// stage [`redispatching`](crate::datapath::stages::redispatching) answers.
 #[inline(always)]
+#[must_use]
 pub fn update_reply<F: PacketFamily, T: FamilyTables<F>, R>(
     tables: &T,
     segment: &Segment<F>,
     found: &LocatedFlow<'_, F, R>,
-) {
+) -> bool {
     let Segment { headers, signal, .. } = segment;
-    let _ = found.note(Direction::Reverse, headers.protocol, signal, tables.now());
+    found.note(Direction::Reverse, headers.protocol, signal, tables.now())
 }
 
 /// The part of the flow table in which a flow is looked for.

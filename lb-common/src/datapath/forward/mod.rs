@@ -11,6 +11,7 @@ pub mod own;
 pub mod owners;
 pub mod quoted;
 pub mod refuse;
+pub mod refused;
 pub mod rewrite;
 pub mod send;
 pub mod snat;

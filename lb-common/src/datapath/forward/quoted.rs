@@ -5,6 +5,7 @@
 //! it through a tunnel to the node of the backend, which alone knows the flow and translates the error.
 
 use crate::conntrack::Location;
+use crate::datapath::redispatch::Redispatch;
 use crate::datapath::select::{self, Connection, Origin};
 use crate::datapath::tables::FamilyTables;
 use crate::datapath::wire::parse::PacketFamily;
@@ -18,7 +19,8 @@ pub fn choose_quoted_backend<F: PacketFamily, T: FamilyTables<F>>(tables: &T) ->
     let Some(draft) = tables.draft() else { return false };
     let connection = Connection::by(&draft.segment);
     let Ok(frontend) = select::find_frontend(tables, &connection) else { return false };
-    let choice = select::choose_backend(tables, &connection, &frontend, Origin::Outside);
+    let choice =
+        select::choose_backend(tables, &connection, &frontend, Origin::Outside, Redispatch::NONE);
     let Ok(choice) = choice else { return false };
     let Some(kind) = select::tunnel_to_backend(tables, &frontend, &choice) else { return false };
     if !tables.may_ask() {

@@ -8,12 +8,17 @@
 mod next_stage;
 
 pub use next_stage::{DraftedDecision, DraftedFlow, NextStage, given_rejection};
-pub(crate) use next_stage::{given_alone, given_arrival, given_encapsulation, given_unserved};
+pub(crate) use next_stage::{
+    given_alone, given_arrival, given_encapsulation, given_location, given_redispatch,
+    given_unserved,
+};
 
 use super::arrival::Arrival;
 use super::carried::Encapsulation;
 use super::function::reason_in;
+use super::redispatch::Redispatch;
 use super::rejection::Rejection;
+use crate::conntrack::Location;
 use crate::layout::Reason;
 
 /// The memory of what a stage is given, apart from the draft. One packet's at a time.
@@ -24,6 +29,10 @@ pub struct Handover {
     rejection: Rejection,
     /// Of [`NextStage::open`].
     alone: Alone,
+    /// Of [`NextStage::open`] and [`NextStage::reopen`].
+    redispatch: Redispatch,
+    /// Of [`NextStage::redispatch`].
+    location: Location,
     /// Of all stages whose packet may have come through a tunnel.
     arrival: Arrival,
     encapsulation: Encapsulation,

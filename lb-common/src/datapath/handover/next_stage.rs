@@ -1,8 +1,10 @@
 //! The stage in which a packet continues, and what it is given.
 
 use super::{Alone, Handover, Unserved};
+use crate::conntrack::Location;
 use crate::datapath::arrival::Arrival;
 use crate::datapath::carried::Encapsulation;
+use crate::datapath::redispatch::Redispatch;
 use crate::datapath::rejection::Rejection;
 use crate::datapath::tables::{Counters, Scratch};
 use crate::datapath::verdict::{Stage, Verdict, drop_for};
@@ -58,6 +60,17 @@ impl NextStage {
     pub(crate) fn open<T: Scratch>(tables: &T, alone: bool) -> Self {
         if let Some(handover) = tables.handover() {
             handover.alone = Alone(alone.into());
+            handover.redispatch = Redispatch::NONE;
+        }
+        Self(Stage::Open)
+    }
+
+    /// For a packet that repeats a SYN, and whose flow has ended.
+    #[inline(always)]
+    pub(crate) fn reopen<T: Scratch>(tables: &T, redispatch: Redispatch) -> Self {
+        if let Some(handover) = tables.handover() {
+            handover.alone = Alone(0);
+            handover.redispatch = redispatch;
         }
         Self(Stage::Open)
     }
@@ -80,6 +93,15 @@ impl NextStage {
     #[inline(always)]
     pub(crate) fn send(_: DraftedDecision) -> Self {
         Self(Stage::Send)
+    }
+
+    /// `location`: of the flow whose SYN the packet repeats, or refuses.
+    #[inline(always)]
+    pub(crate) fn redispatch<T: Scratch>(tables: &T, location: Location) -> Self {
+        if let Some(handover) = tables.handover() {
+            handover.location = location;
+        }
+        Self(Stage::Redispatch)
     }
 
     #[inline(always)]
@@ -163,6 +185,18 @@ impl NextStage {
 #[inline(always)]
 pub(crate) fn given_alone<T: Scratch>(tables: &T) -> Alone {
     read_handover(tables, |handover| handover.alone)
+}
+
+/// How the packet of [`Stage::Open`] finds another backend.
+#[inline(always)]
+pub(crate) fn given_redispatch<T: Scratch>(tables: &T) -> Redispatch {
+    read_handover(tables, |handover| handover.redispatch)
+}
+
+/// The flow of the packet of [`Stage::Redispatch`].
+#[inline(always)]
+pub(crate) fn given_location<T: Scratch>(tables: &T) -> Location {
+    read_handover(tables, |handover| handover.location)
 }
 
 /// How a packet of a stage that is given it came to this node.

@@ -2,13 +2,15 @@
 
 pub mod affinity;
 
+use super::redispatch::Redispatch;
 use super::segment::Segment;
-use super::tables::FamilyTables;
+use super::tables::{FamilyTables, PoolTables};
 use super::wire::parse::PacketFamily;
+use crate::branchless::{choose, is_zero};
 use crate::family::Address;
 use crate::hash;
 use crate::layout::{
-    Backend, FlowKind, Forwarding, Frontend, FrontendKey, FrontendKind, Reason, TunnelTarget,
+    Backend, FlowKind, Forwarding, Frontend, FrontendKey, FrontendKind, Pool, Reason, TunnelTarget,
 };
 
 /// A connection as its client opens it.
@@ -90,39 +92,82 @@ pub fn choose_backend<F: PacketFamily, T: FamilyTables<F>>(
     connection: &Connection<F>,
     frontend: &Frontend,
     origin: Origin,
+    redispatch: Redispatch,
 ) -> Result<Choice<F>, Reason> {
     if !frontend.leads_somewhere() {
         return Err(Reason::CorruptFrontend);
     }
     admit_client(tables, connection, frontend)?;
     let local = is_local_wanted(frontend, origin);
-    let wanted = if local { frontend.local_pool } else { frontend.cluster_pool };
+    let wanted = pool_of(frontend, local);
     let pool = tables.pool(wanted).ok_or(Reason::NoSuchPool)?;
     if pool.size == 0 {
         let elsewhere = local && frontend.populated != 0;
         return Err(if elsewhere { Reason::NoLocalBackend } else { Reason::NoBackend });
     }
-    if frontend.affinity != 0
+    if u64::from(frontend.affinity) * redispatch.is_absent() != 0
         && let Some((index, backend)) =
             affinity::recall_affinity(tables, connection, frontend, wanted)
     {
         return Ok(Choice { index, backend });
     }
-    let hash = hash::spread::<F>(
-        connection.client,
-        connection.client_port,
-        connection.address,
-        connection.port,
-        connection.protocol,
-    );
-    // Saturates, and the last index is never a slot. Wrapping would select a slot of another pool.
-    let slot = pool.offset.saturating_add(hash::scale(hash, pool.size));
-    let index = tables.slot(slot).ok_or(Reason::NoSuchSlot)?;
+    let hash = redispatch.turn(slot_hash(connection));
+    let index = slot_owner(tables, pool, hash).ok_or(Reason::NoSuchSlot)?;
     let backend = tables.backend(index).ok_or(Reason::NoSuchBackend)?;
     if backend.protocol != connection.protocol {
         return Err(Reason::NoSuchBackend);
     }
     Ok(Choice { index, backend })
+}
+
+/// The hash that selects the slot of a connection.
+#[inline(always)]
+fn slot_hash<F: PacketFamily>(connection: &Connection<F>) -> u32 {
+    let Connection { client, client_port, address, port, protocol, .. } = *connection;
+    hash::spread::<F>(client, client_port, address, port, protocol)
+}
+
+/// The index of the backend to which the slot of a hash leads, of a pool that has some.
+#[inline(always)]
+fn slot_owner<T: PoolTables>(tables: &T, pool: Pool, hash: u32) -> Option<u32> {
+    // Saturates (without branches), and the last index is never a slot. Wrapping would select a slot of another pool.
+    let slot = u64::from(pool.offset) + u64::from(hash::scale(hash, pool.size));
+    tables.slot((slot | (slot >> 32).wrapping_neg()) as u32)
+}
+
+#[inline(always)]
+fn pool_of(frontend: &Frontend, local: bool) -> u32 {
+    if local { frontend.local_pool } else { frontend.cluster_pool }
+}
+
+/// How a connection that its backend does not serve finds another in its pool, if there is one.
+#[inline(always)]
+pub fn search_other_backend<F: PacketFamily, T: FamilyTables<F>>(
+    tables: &T,
+    connection: &Connection<F>,
+    (backend, kind): (u32, FlowKind),
+    frontend: &Frontend,
+    origin: Origin,
+) -> Option<Redispatch> {
+    let pool = tables.pool(pool_of(frontend, is_local_wanted(frontend, origin)))?;
+    if pool.size == 0 {
+        return None;
+    }
+    let hash = slot_hash(connection);
+    // A connection that moves again does not return to its first backend.
+    let first = slot_owner(tables, pool, hash)?;
+    let moved = 1 - is_zero(kind.moves().into());
+    let first = choose(moved, first.into(), backend.into());
+    // Without branches, and to the end, for the verifier.
+    let mut found = Redispatch::NONE.number().into();
+    for slots in 0..Redispatch::TRIES {
+        let redispatch = Redispatch::past(slots, kind.moves());
+        let index = u64::from(slot_owner(tables, pool, redispatch.turn(hash))?);
+        let is_avoided = is_zero(index ^ u64::from(backend)) | is_zero(index ^ first);
+        let is_first = is_zero(found) & (1 - is_avoided);
+        found = choose(is_first, redispatch.number().into(), found);
+    }
+    Some(Redispatch::from_number(found as u32))
 }
 
 /// Whether the client may use the frontend: source ranges apply to load balancer addresses.

@@ -20,6 +20,7 @@ use crate::datapath::forward::carry::Carried;
 use crate::datapath::forward::owners::{self, SoughtOwner, find_owner};
 use crate::datapath::forward::stored;
 use crate::datapath::handover::{DraftedFlow, NextStage};
+use crate::datapath::redispatch::Redispatch;
 use crate::datapath::segment::Segment;
 use crate::datapath::select::{self, Choice, Connection, Origin};
 use crate::datapath::stages::open::{prepare_draft, write_flow};
@@ -132,7 +133,8 @@ fn own_backend<F: PacketFamily, T: FamilyTables<F>>(
         return select::find_tunnel_target(tables, connection, frontend, arrival.tag().into());
     }
     // The tag of a returned packet names the backend that was asked.
-    let choice = select::choose_backend(tables, connection, frontend, Origin::Outside)?;
+    let choice =
+        select::choose_backend(tables, connection, frontend, Origin::Outside, Redispatch::NONE)?;
     if choice.backend.is_local() {
         return Ok(choice);
     }

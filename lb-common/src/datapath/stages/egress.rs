@@ -48,7 +48,10 @@ fn process_leaving_segment<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     };
     match found {
         Ok(Some(found)) => {
-            lookup::update_reply(tables, segment, &found);
+            if !lookup::update_reply(tables, segment, &found) {
+                rarely();
+                return Verdict::Next(NextStage::redispatch(tables, found.location()));
+            }
             send_reply_to_client(packet, tables, segment, &found.record)
         }
         Ok(None) => without_flow(tables, segment),

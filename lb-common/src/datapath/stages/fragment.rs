@@ -5,7 +5,7 @@
 //! which a first fragment does not tell. So fragments of SCTP are translated only by flows that keep both ports.
 
 use super::{earlier, egress, node};
-use crate::conntrack::Signal;
+use crate::conntrack::{Location, Signal};
 use crate::datapath::arrival::Arrival;
 use crate::datapath::carried::Draft;
 use crate::datapath::forward::carry::{self, Carried};
@@ -197,9 +197,17 @@ fn process_first_fragment<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
         Carried::Nothing if is_of_sctp => {
             Verdict::Next(NextStage::unserved(tables, Reason::Fragment))
         }
+        // It has ended. There is no other of the same client and frontend.
+        Carried::Nothing if found.is_found() => Verdict::Next(NextStage::open(tables, false)),
         // Most clients have no flows in other buckets: then that stage continues with the one that
         // opens flows.
         Carried::Nothing => Verdict::Next(NextStage::spread(tables, Arrival::BY_LINK)),
+        // Only tc has the stage.
+        Carried::Failed(Reason::Moved) if !packet.resolves() => Verdict::Defer,
+        Carried::Failed(Reason::Moved) => {
+            let location = tables.draft().map_or(Location::NONE, |draft| draft.at);
+            Verdict::Next(NextStage::redispatch(tables, location))
+        }
         // tc releases the flow.
         Carried::Failed(Reason::BackendGone) if !packet.resolves() => Verdict::Defer,
         Carried::Failed(Reason::BackendGone) => {

@@ -89,7 +89,16 @@ pub fn process_arriving_segment<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     if !segment.opens() && tables.settings().has_snat_port(segment.destination_port) {
         match lookup::find_reply(tables, segment, FlowPlace::ReplyIndex) {
             Ok(Some(found)) => {
-                lookup::update_reply(tables, segment, &found);
+                if !lookup::update_reply(tables, segment, &found) {
+                    rarely();
+                    // Only tc has the stage.
+                    let location = found.location();
+                    return if packet.resolves() {
+                        Verdict::Next(NextStage::redispatch(tables, location))
+                    } else {
+                        Verdict::Defer
+                    };
+                }
                 return send::past_tunnels(
                     packet,
                     tables,
@@ -102,7 +111,8 @@ pub fn process_arriving_segment<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
             Err(reason) => return drop_for(tables, reason),
         }
     }
-    match lookup::update_request_flow(tables, segment) {
+    let (lookup, alone) = lookup::update_request_flow(tables, segment);
+    match lookup {
         Ok(RequestLookup::Flow(found)) => {
             send::send_packet(packet, tables, segment, &found.record, Some(found.hops()))
         }
@@ -114,9 +124,9 @@ pub fn process_arriving_segment<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
             }
             refuse::refuse_gone_backend(packet, tables, segment.headers, &found)
         }
-        Ok(RequestLookup::Nothing { alone }) => {
-            Verdict::Next(stage_without_flow(tables, segment, alone))
-        }
+        // Few connections are opened again: the stage that handles packets of any shape does that, too.
+        Ok(RequestLookup::Opens) => Verdict::Next(NextStage::FRAGMENT_IN),
+        Ok(RequestLookup::Nothing) => Verdict::Next(stage_without_flow(tables, segment, alone)),
         Err(reason) => drop_for(tables, reason),
     }
 }

@@ -15,6 +15,7 @@ pub mod node;
 pub mod open;
 pub mod probe;
 pub mod receiver;
+pub mod redispatching;
 pub mod reject;
 pub mod shadow;
 pub mod socket;

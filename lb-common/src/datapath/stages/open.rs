@@ -6,6 +6,7 @@ use crate::datapath::carried::{Decision, Draft};
 use crate::datapath::forward::{begin, next_hop, refuse, stored, untracked};
 use crate::datapath::function::Function;
 use crate::datapath::handover::{Alone, DraftedDecision, DraftedFlow, NextStage};
+use crate::datapath::redispatch::Redispatch;
 use crate::datapath::route::{NextHop, Query, Route};
 use crate::datapath::segment::Segment;
 use crate::datapath::select::{self, Choice, Connection, Origin};
@@ -22,9 +23,9 @@ pub fn open_flow<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
     tables: &T,
     network: usize,
-    alone: Alone,
+    (alone, redispatch): (Alone, Redispatch),
 ) -> Verdict {
-    match draft_flow(packet, tables, network, alone) {
+    match draft_flow(packet, tables, network, alone, redispatch) {
         // Most clients have no other flow from this port; then this stage stores the flow itself.
         Ok(flow) if alone.is_alone() => {
             begin::begin_drafted_flow(tables, Function::BeginAlone, flow)
@@ -41,6 +42,7 @@ fn draft_flow<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     tables: &T,
     network: usize,
     alone: Alone,
+    redispatch: Redispatch,
 ) -> Result<DraftedFlow, Verdict> {
     let segment = match stored::parse_segment::<F, P, T>(packet, tables, network) {
         Parsed::Segment(segment) => segment,
@@ -55,7 +57,7 @@ fn draft_flow<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
         Ok(frontend) => frontend,
         Err(reason) => return Err(refuse_to_open(packet, tables, &segment, reason)),
     };
-    let choice = match select::choose_backend(tables, &connection, &frontend, origin) {
+    let choice = match select::choose_backend(tables, &connection, &frontend, origin, redispatch) {
         Ok(choice) => choice,
         Err(reason) => return Err(refuse_to_open(packet, tables, &segment, reason)),
     };
@@ -79,6 +81,7 @@ fn draft_flow<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
         choose_snat_address(packet, tables, &connection, &choice, origin, network, draft)?
     };
     write_flow(&mut draft.flow, &connection, &choice, frontend.service_port, source);
+    let is_snat = source.is_some();
     if let Some(kind) = tunnel {
         draft.flow.kind = kind;
     }
@@ -88,7 +91,11 @@ fn draft_flow<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     draft.generation = choice.backend.generation;
     let flow = prepare_draft(tables, draft, &segment, frontend.affinity != 0);
     draft.alone = alone;
-    if draft.flow.kind.has(FlowKind::SNAT) {
+    if tunnel.is_none() {
+        draft.flow.kind = draft.flow.kind.and(redispatch.kind());
+    }
+    // A process's flow, too: not by the kind, of which the verifier knows nothing now.
+    if is_snat {
         return Err(Verdict::Next(NextStage::snat(flow)));
     }
     Ok(flow)

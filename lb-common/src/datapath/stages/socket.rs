@@ -9,6 +9,7 @@
 //! Tests: `tests/tests/host/sockets.rs`, and `tests/tests/node/sockets.rs` with real programs.
 
 use crate::datapath::carried::End;
+use crate::datapath::redispatch::Redispatch;
 use crate::datapath::select::{self, Connection, Origin, affinity};
 use crate::datapath::tables::{Counters, FamilyTables};
 use crate::datapath::wire::parse::PacketFamily;
@@ -268,7 +269,8 @@ fn choose_for_socket<F: PacketFamily, T: SocketTables<F>>(
         begins: 1,
     };
     let frontend = find_socket_frontend(tables, &connection)?;
-    let choice = select::choose_backend(tables, &connection, &frontend, Origin::Inside)?;
+    let choice =
+        select::choose_backend(tables, &connection, &frontend, Origin::Inside, Redispatch::NONE)?;
     if frontend.affinity != 0 {
         let (service_port, generation) = (frontend.service_port, choice.backend.generation);
         affinity::store_affinity(tables, connection.client, service_port, choice.index, generation);

@@ -19,6 +19,7 @@ pub mod idle;
 pub mod neighbours;
 pub mod next_hop;
 pub mod receivers;
+pub mod refusals;
 pub mod replies;
 pub mod sctp;
 pub mod sctp_of_processes;
@@ -449,6 +450,24 @@ macro_rules! every_case {
                 only_nodes_that_return_packets_are_asked,
                 nothing_is_asked_without_history_or_about_other_packets,
                 earlier_owners_that_are_gone_are_not_asked,
+            ]
+            refusals: [
+                a_refused_connection_is_opened_with_another_endpoint,
+                a_syn_without_a_reply_moves_when_it_is_repeated,
+                a_reply_keeps_the_connection_where_it_is,
+                an_established_connection_is_never_moved,
+                only_an_exact_refusal_counts,
+                the_only_endpoint_refuses_openly,
+                the_only_endpoint_gets_repeated_syns,
+                a_connection_moves_twice_at_most,
+                a_refusal_moves_no_other_connection,
+                refused_connections_are_distributed,
+                affinity_follows_to_the_second_endpoint,
+                a_connection_does_not_leave_the_local_endpoints,
+                a_refusal_from_another_node_arrives,
+                a_tunnel_brings_refusals_back_as_they_are,
+                a_pod_moves_too,
+                a_refused_connection_moves_without_xdp,
             ]
             replies: [
                 a_reply_to_another_client_passes,
