@@ -209,20 +209,27 @@ impl Bfd {
     }
 }
 
-/// The common header and the start of the first chunk, which every packet has.
+/// The common header.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Sctp {
     pub ports: TransportPorts,
     pub verification_tag: [u8; 4],
     pub checksum: [u8; 4],
-    pub chunk: u8,
-    pub chunk_flags: u8,
-    pub chunk_length: [u8; 2],
+}
+
+/// The start of a chunk. Every packet has one.
+#[repr(C)]
+#[derive(Debug)]
+pub struct SctpChunk {
+    pub kind: u8,
+    pub flags: u8,
+    pub length: [u8; 2],
 }
 
 /// Chunk types.
 impl Sctp {
+    pub const DATA: u8 = 0;
     pub const INIT: u8 = 1;
     pub const INIT_ACK: u8 = 2;
     pub const ABORT: u8 = 6;
@@ -331,7 +338,8 @@ headers! {
     Udp: 8,
     KeyedGue: 12,
     Bfd: 24,
-    Sctp: 16,
+    Sctp: 12,
+    SctpChunk: 4,
     Icmp: 8,
     Arp: 28,
     NeighbourMessage: 24,

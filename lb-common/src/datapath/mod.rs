@@ -64,7 +64,7 @@ pub use wire::arp;
 pub use wire::describe::describe_packet;
 pub use wire::link::{Frame, parse_frame};
 pub use wire::ndp;
-pub use wire::packet::{Packet, Role};
+pub use wire::packet::{BY_PIECES, Packet, Role};
 pub use wire::parse::PacketFamily;
 
 use forward::{begin, send};

@@ -8,7 +8,9 @@ use aya_ebpf::bindings::{
 };
 use aya_ebpf::programs::TcContext;
 use lb_common::checksum::{self, Delta};
-use lb_common::datapath::{Frame, Packet, PacketFunction, Query, Role, Route, parse_frame};
+use lb_common::datapath::{
+    BY_PIECES, Frame, Packet, PacketFunction, Query, Role, Route, parse_frame,
+};
 use lb_common::family::{Family, V4, V6};
 use lb_common::header::{Ethernet, Header, NetworkHeader};
 use lb_common::word::{pair, set_pair};
@@ -194,12 +196,13 @@ impl<const STAGE: bool> TcPacket<STAGE> {
         self.buffer().set_control_word(control.0);
     }
 
-    /// Makes sure that the headers can be accessed: they may be in the packet's pages.
+    /// Makes sure that the headers can be accessed: they may be in the packet's pages, but not if it is in pieces.
     #[inline(always)]
     pub fn new(context: TcContext, origin: Origin) -> Self {
         let linear = (context.data_end() - context.data()) as u32;
         let wanted = if context.len() < HEADERS { context.len() } else { HEADERS };
-        if linear < wanted {
+        let is_in_pieces = Buffer::of(&context).segment_size() == BY_PIECES;
+        if linear < wanted && !is_in_pieces {
             // If it fails, accesses fail, and the packet passes as malformed.
             let _ = context.pull_data(wanted);
         }

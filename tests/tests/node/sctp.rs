@@ -1,5 +1,5 @@
-//! SCTP Services from processes of the node, which have no sockets that could be translated: handmade packets by raw
-//! sockets, which need no kernel with SCTP.
+//! SCTP Services: with the kernel's own stack at both ends where it has one, otherwise from processes of the node, which
+//! have no sockets that could be translated, by handmade packets.
 
 use std::net::SocketAddr;
 
@@ -24,7 +24,7 @@ const SERVICES: [(&str, &str); 6] = [
     ("[fd00:10:96::c]:3868", "[2001:db8::1]:8080"),
 ];
 
-/// Client and node, a pod, another node, and a Service for each place of a backend: the pod, the other node, and the
+/// Client and node, two pods, another node, and a Service for each place of a backend: the pod, the other node, and the
 /// node itself.
 struct Case {
     agent: Agent,
@@ -34,7 +34,7 @@ struct Case {
 
 impl Case {
     fn new() -> Result<Self> {
-        let network = OneNode::warm(1)?;
+        let network = OneNode::warm(2)?;
         let other = network.other_node()?;
         // The way to addresses of Services.
         network.node.default_routes(&[CLIENT, "2001:db8::2"])?;
@@ -104,5 +104,55 @@ fn exchange(case: &Case, service: &str, backend: &str) -> Result<()> {
             at_host.receive(v6)?;
         }
     }
+    Ok(())
+}
+
+/// Both ends check what they get: checksums, tags, and the chunks' order.
+#[test]
+fn stacks_reach_services_and_end_their_associations() -> Result<()> {
+    if !has_sctp() {
+        println!("skipped, this kernel has no SCTP");
+        return Ok(());
+    }
+    let case = Case::new()?;
+    let servers: Result<Vec<_>> = SERVICES
+        .iter()
+        .map(|(_, backend)| case.host(backend).sctp_echo(backend, backend))
+        .collect();
+    let _servers = servers?;
+    let pod = &case.network.pods[1].host;
+    let (from_node, from_pod) = (
+        ["192.0.2.1:40000", "[2001:db8::1]:40000"],
+        ["10.244.1.11:40000", "[fd00:10:244:1::11]:40000"],
+    );
+    for (number, (service, backend)) in SERVICES.iter().enumerate() {
+        for (host, from) in [(&case.network.node, from_node), (pod, from_pod)] {
+            talk(host, from[number % 2], service, backend)
+                .with_context(|| format!("{} to {service} by {backend}", host.name()))?;
+        }
+    }
+    let outside = ["203.0.113.10:3868", "[2001:db8:113::10]:3868"];
+    for ((from, service), (_, backend)) in
+        ["192.0.2.2:40000", "[2001:db8::2]:40000"].into_iter().zip(outside).zip(&SERVICES)
+    {
+        talk(&case.network.client, from, service, backend)
+            .with_context(|| format!("from outside to {service}"))?;
+    }
+    Ok(())
+}
+
+/// Talks to a Service by two associations with the same ports, one after the other.
+fn talk(host: &Host, from: &str, service: &str, backend: &str) -> Result<()> {
+    let first = host.sctp_connect(from, service)?;
+    let (name, _) = first.exchange("who").context("the first association")?;
+    ensure!(name == backend, "{name} answers");
+    // In many packets, and in one each.
+    let long = "x".repeat(20_000);
+    for line in [long.as_str(), "again"] {
+        first.exchange(line).with_context(|| format!("{} octets", line.len()))?;
+    }
+    first.abort()?;
+    let second = host.sctp_connect(from, service).context("after an ABORT")?;
+    second.exchange("anew").context("the second association")?;
     Ok(())
 }

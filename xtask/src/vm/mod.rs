@@ -25,7 +25,7 @@ use image::Test;
 
 /// Modules of `tests/tests` that test the kernel. The machine is an order of magnitude slower than this one, so the
 /// first ones are run by default, and the rare ones before a release.
-const TESTS: [Test; 7] = [
+const TESTS: [Test; 8] = [
     // The default sizes: each load takes minutes here.
     Test { skipped: &["small_tables"], ..module_of("kernel", "verifier") },
     Test {
@@ -50,6 +50,8 @@ const TESTS: [Test; 7] = [
     // Use device types that this machine's kernel may lack.
     rare("node", "devices"),
     rare("nodes", "cni"),
+    // Needs sockets of SCTP.
+    Test { only: &["stacks_reach"], ..rare("node", "sctp") },
     // Needs IPVS.
     Test { only: &["virtual_servers"], ..rare("node", "kube_proxy") },
 ];

@@ -9,6 +9,9 @@ use crate::datapath::function::PacketFunction;
 use crate::datapath::route::{Query, Route};
 use crate::word::number16;
 
+/// Instead of a size: the packet's pieces have sizes of their own (the kernel's `GSO_BY_FRAGS`).
+pub const BY_PIECES: u32 = 0xffff;
+
 /// A packet's bytes, from the start of its Ethernet header, and the operations of its hook.
 pub trait Packet: Sized {
     /// What is behind the interface on which the packet arrived.
@@ -56,14 +59,20 @@ pub trait Packet: Sized {
         0
     }
 
+    /// Whether it consists of SCTP's headers, and of pieces for which the kernel repeats them where the packet leaves
+    /// the machine. The pieces have DATA only, and are not for us: what is pulled out of one makes its chunk too short.
+    #[inline(always)]
+    fn is_in_pieces(&self) -> bool {
+        self.segment() == BY_PIECES
+    }
+
     /// The length on the wire of a packet whose headers claim this length. Segments are assumed to
     /// have the smallest headers, so that one that fits is never reported as too big.
     #[inline(always)]
     fn wire_length(&self, claimed: u32) -> u32 {
-        // SCTP's segments are made for the path already, and have sizes of their own.
-        const BY_PIECES: u32 = 0xffff;
         match self.segment() {
             0 => self.length_if(claimed),
+            // They are made for the path already, and have sizes of their own.
             BY_PIECES => 0,
             segment => segment + if self.is_raw() { 0 } else { 14 } + 20 + 20,
         }

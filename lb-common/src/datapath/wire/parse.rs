@@ -6,7 +6,8 @@ use crate::conntrack::Signal;
 use crate::datapath::segment::{Headers, Segment};
 use crate::family::{Family, V4, V6};
 use crate::header::{
-    Extension, FragmentHeader, Ipv4, Ipv6, LINK_HOP_LIMIT, NetworkHeader, Sctp, Tcp, Udp, protocol,
+    Extension, FragmentHeader, Ipv4, Ipv6, LINK_HOP_LIMIT, NetworkHeader, Sctp, SctpChunk, Tcp,
+    Udp, protocol,
 };
 use crate::layout::Reason;
 use crate::verifier::rarely;
@@ -303,7 +304,10 @@ pub fn segment_of_packet<F: PacketFamily, P: Packet>(packet: &P, headers: Header
             let Some(sctp) = packet.header::<Sctp>(headers.transport) else {
                 return Parsed::Malformed;
             };
-            (&sctp.ports, signal_of_chunk(packet, headers.transport, sctp))
+            let Some(signal) = signal_of_chunk(packet, headers.transport, sctp) else {
+                return Parsed::Malformed;
+            };
+            (&sctp.ports, signal)
         }
         protocol if protocol == F::ICMP => return Parsed::Icmp,
         protocol if protocol == F::IN_IP => return Parsed::Tunnel,
@@ -323,15 +327,18 @@ pub fn segment_of_packet<F: PacketFamily, P: Packet>(packet: &P, headers: Header
 /// An SCTP packet in TCP's terms: its verification tag takes the place of the acknowledgement
 /// number, and the initiate tag of an INIT-ACK the place of the sequence number.
 #[inline(always)]
-fn signal_of_chunk<P: Packet>(packet: &P, transport: usize, sctp: &Sctp) -> Signal {
+fn signal_of_chunk<P: Packet>(packet: &P, transport: usize, sctp: &Sctp) -> Option<Signal> {
+    let chunk = transport + size_of::<Sctp>();
+    let kind =
+        if packet.is_in_pieces() { Sctp::DATA } else { packet.header::<SctpChunk>(chunk)?.kind };
     let mut sequence = 0;
-    if sctp.chunk == Sctp::INIT_ACK
-        && let Some(tag) = packet.header::<[u8; 4]>(transport + size_of::<Sctp>())
+    if kind == Sctp::INIT_ACK
+        && let Some(tag) = packet.header::<[u8; 4]>(chunk + size_of::<SctpChunk>())
     {
         sequence = number32(tag).wrapping_sub(1);
     }
     let acknowledgement = number32(&sctp.verification_tag);
-    Signal { flags: flags_of_chunk(sctp.chunk), sequence, acknowledgement }
+    Some(Signal { flags: flags_of_chunk(kind), sequence, acknowledgement })
 }
 
 /// The TCP flags that correspond to an SCTP packet's first chunk. Chunks that begin or end an

@@ -2,7 +2,7 @@
 //!
 //! A response is `<name> <peer> <message>`: the server's name, the client's address, the request.
 
-use std::io::{BufRead, BufReader, ErrorKind, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -23,8 +23,8 @@ pub struct Echo {
     thread: Option<JoinHandle<()>>,
 }
 
-/// Longest time until a server stops.
-const TICK: Duration = Duration::from_millis(50);
+/// Longest time until a server stops: the time limit of its accepts and reads.
+pub(super) const TICK: Duration = Duration::from_millis(50);
 
 impl Host {
     /// Starts a server that responds to each line of a connection.
@@ -35,16 +35,12 @@ impl Host {
             .with_context(|| format!("{} can't listen on {listen}", self.name()))?;
         // The timeout is a socket option, which accept uses, too; std has it only for streams.
         TcpStream::from(OwnedFd::from(listener.try_clone()?)).set_read_timeout(Some(TICK))?;
-        let name = name.to_owned();
-        Ok(Echo::start(move |stop| {
-            thread::scope(|scope| {
-                while !stop.load(Ordering::Relaxed) {
-                    if let Ok((stream, peer)) = listener.accept() {
-                        let name = &name;
-                        scope.spawn(move || reply_to_lines(stream, peer, name, stop));
-                    }
-                }
-            });
+        Ok(Echo::to_lines(name, move || {
+            let (stream, peer) = listener.accept()?;
+            stream.set_read_timeout(Some(TICK))?;
+            stream.set_write_timeout(Some(SOON))?;
+            stream.set_nodelay(true)?;
+            Ok((stream, peer))
         }))
     }
 
@@ -59,6 +55,28 @@ impl Host {
 }
 
 impl Echo {
+    /// Responds to each line of the connections that are accepted.
+    pub(super) fn to_lines<S>(
+        name: &str,
+        accept: impl Fn() -> io::Result<(S, SocketAddr)> + Send + 'static,
+    ) -> Self
+    where
+        S: Send,
+        for<'a> &'a S: Read + Write,
+    {
+        let name = name.to_owned();
+        Self::start(move |stop| {
+            thread::scope(|scope| {
+                while !stop.load(Ordering::Relaxed) {
+                    if let Ok((stream, peer)) = accept() {
+                        let name = &name;
+                        scope.spawn(move || reply_to_lines(&stream, peer, name, stop));
+                    }
+                }
+            });
+        })
+    }
+
     fn start(serve: impl FnOnce(&AtomicBool) + Send + 'static) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let thread = thread::spawn({
@@ -77,25 +95,26 @@ impl Drop for Echo {
 }
 
 /// Errors of the client end the connection, which the client notices.
-fn reply_to_lines(stream: TcpStream, peer: SocketAddr, name: &str, stop: &AtomicBool) {
-    let answer = || -> io::Result<()> {
-        stream.set_read_timeout(Some(TICK))?;
-        stream.set_write_timeout(Some(SOON))?;
-        stream.set_nodelay(true)?;
-        let mut reader = BufReader::new(&stream);
-        let mut line = Vec::new();
-        while !stop.load(Ordering::Relaxed) {
-            match reader.read_until(b'\n', &mut line) {
-                Ok(0) => break,
-                Ok(_) => (&stream).write_all(&reply_to(&mem::take(&mut line), peer, name))?,
-                // A partial line stays in `line`.
-                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-                Err(error) => return Err(error),
-            }
+fn reply_to_lines<S: Read + Write + Copy>(
+    mut stream: S,
+    peer: SocketAddr,
+    name: &str,
+    stop: &AtomicBool,
+) {
+    let mut reader = BufReader::new(stream);
+    let mut line = Vec::new();
+    while !stop.load(Ordering::Relaxed) {
+        let replied = match reader.read_until(b'\n', &mut line) {
+            Ok(0) => break,
+            Ok(_) => stream.write_all(&reply_to(&mem::take(&mut line), peer, name)),
+            // A partial line stays in `line`.
+            Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(()),
+            Err(error) => Err(error),
+        };
+        if replied.is_err() {
+            break;
         }
-        Ok(())
-    };
-    let _ = answer();
+    }
 }
 
 fn reply_to_datagrams(socket: &UdpSocket, name: &str, stop: &AtomicBool) {

@@ -70,7 +70,7 @@ pub use id::Id;
 pub use port::Port;
 pub use process::Process;
 pub use raw::RawSocket;
-pub use sctp::{SctpReceiver, has_sctp};
+pub use sctp::{SctpReceiver, SctpStream, has_sctp};
 pub use server::LARGE;
 pub use sweep::remove_leftovers;
 

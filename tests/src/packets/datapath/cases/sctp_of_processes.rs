@@ -1,6 +1,6 @@
 //! SCTP of this node's own processes: translated where it leaves, or returned into the stack.
 
-use lb_common::header::Sctp;
+use lb_common::header::{Sctp, SctpChunk};
 use lb_common::layout::{FlowState, Reason};
 
 use super::Ends;
@@ -175,7 +175,12 @@ pub fn packets_that_are_cut_by_chunks_fit(c: &mut Conversation, at: &Ends) {
     c.exit(&address(&backend), neighbour(INSIDE, ROUTER_MAC));
     let data = at.to_diameter(40000).ttl(64).payload(&[7; 3000]);
     let there = forwarded(&data, INSIDE, ROUTER_MAC).to(backend.as_str());
-    let _ = c.stack_segments(&data, 0xffff).leaves_with_snat_by(INSIDE, &there);
+    let snat = c.stack_segments(&data, 0xffff).leaves_with_snat_by(INSIDE, &there);
+    // Its chunks are not with its headers, where they could be read.
+    let headers = |packet: &Packet| packet.truncated(packet.transport_offset() + size_of::<Sctp>());
+    let there = headers(&there.from(snat.as_str()));
+    c.stack_segments(&headers(&data), 0xffff).leaves_by(INSIDE, &there);
+    c.stack_segments(&headers(&data), 0).passes_for(Reason::Malformed);
 }
 
 /// Whoever writes EndpointSlices can make packets of processes go from Service to Service only once.
@@ -200,7 +205,7 @@ pub fn other_packets_of_processes_pass(c: &mut Conversation, at: &Ends) {
     c.from_process(&whole.fragment(..1480)).passes_for(Reason::Fragment);
     c.from_process(&whole.fragment(1480..)).passes();
     let start = init(at).transport_offset();
-    for length in start..start + size_of::<Sctp>() {
+    for length in start..start + size_of::<Sctp>() + size_of::<SctpChunk>() {
         c.from_process(&init(at).truncated(length)).passes();
     }
     assert!(c.flows().is_empty());
