@@ -385,7 +385,7 @@ impl Announcers {
         let shown = self.client.ip("-o link show dev eth0")?;
         let index = shown.split(':').next().unwrap_or_default().parse()?;
         self.client.enter(|| {
-            // As the agents are: they cannot read all.
+            // As the agents are, which would leave it little of a busy machine otherwise.
             make_thread_urgent()?;
             let four = UdpSocket::bind("192.0.2.2:0")?;
             let six = UdpSocket::bind("[::]:0")?;
