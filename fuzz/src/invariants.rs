@@ -557,10 +557,7 @@ fn is_refusal_hidden(packet: &ParsedDatagram, before: &[u8], after: &[u8]) -> bo
     let (Some((refused, flags)), Some((told, told_flags))) = (read(before), read(after)) else {
         return false;
     };
-    packet.protocol == TCP
-        && flags & 0x14 == 0x14
-        && told_flags == 0x10
-        && told == refused.wrapping_sub(2)
+    packet.protocol == TCP && flags == 0x14 && told_flags == 0x10 && told == refused.wrapping_sub(2)
 }
 
 /// Whether this is in the acknowledgement number or the flags.

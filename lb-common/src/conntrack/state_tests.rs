@@ -312,7 +312,14 @@ fn established_sctp(tag: u32) -> FlowWithTime {
 fn a_refusal_is_recognized_by_the_syns_number() {
     const REFUSAL: u8 = Tcp::RST | Tcp::ACK;
     assert_eq!(FlowWithTime::syn().pass(Reverse, REFUSAL, 0, CLIENT + 1), Free);
-    for (flags, ack) in [(RST, CLIENT + 1), (REFUSAL, CLIENT), (REFUSAL, CLIENT + 2)] {
+    let others = [
+        (RST, CLIENT + 1),
+        (REFUSAL | Tcp::SYN, CLIENT + 1),
+        (REFUSAL | Tcp::FIN, CLIENT + 1),
+        (REFUSAL, CLIENT),
+        (REFUSAL, CLIENT + 2),
+    ];
+    for (flags, ack) in others {
         assert_eq!(FlowWithTime::syn().pass(Reverse, flags, 0, ack), Reset);
     }
     assert_eq!(

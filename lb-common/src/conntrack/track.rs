@@ -312,7 +312,7 @@ fn classify_packet(
 #[inline(always)]
 fn is_refusal(track: u32, protocol: u8, signal: &Signal) -> bool {
     protocol == protocol::TCP
-        && signal.flags & Tcp::ACK != 0
+        && signal.flags == Tcp::RST | Tcp::ACK
         && signal.acknowledgement == track.wrapping_add(1)
 }
 

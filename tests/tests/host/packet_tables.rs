@@ -329,13 +329,15 @@ fn check(sent: &Sent, outcome: &PacketOutcome) -> Result<(), TestCaseError> {
     }
     prop_assert_eq!(outcome.bytes.len(), packet.len());
     let changed = outcome.bytes.iter().zip(packet).filter(|(new, old)| new != old).count();
-    // One address, two ports, two checksums: at most this many bytes.
-    prop_assert!(changed <= 16 + 2 + 2 + 2 + 2, "{}", difference());
+    // One address, two ports, two checksums, and what hides a refusal: at most this many bytes.
+    prop_assert!(changed <= 16 + 2 + 2 + 2 + 2 + 5, "{}", difference());
     prop_assert!(is_wrong(packet) || !is_wrong(&outcome.bytes), "{}", difference());
     // The checksum of a fragment that ends within its header is written to the padding behind it. Nothing else differs.
     let end =
         if dissect(packet).contains("cut short") { end_of_packet(sent) } else { packet.len() };
     if sent.intact {
+        // It acknowledges a SYN with the number 1.
+        let is_refusal = dissect(packet).contains("[RST ACK], seq 1, ack 2,");
         let expected = sent.has_ports
             && translations(sent).iter().any(|translated| {
                 let (source, destination) = ends(&outcome.bytes);
@@ -347,6 +349,7 @@ fn check(sent: &Sent, outcome: &PacketOutcome) -> Result<(), TestCaseError> {
                     Hook::Reverse | Hook::Process => translated.to(destination.as_str()),
                 };
                 outcome.bytes[..end] == translated[..end]
+                    || is_refusal && outcome.bytes == translated.ack().ack_number(0)[..]
             });
         prop_assert!(expected, "{}", difference());
     }

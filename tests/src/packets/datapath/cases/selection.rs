@@ -20,9 +20,10 @@ fn chosen(c: &mut Conversation, at: &Ends, client_port: u16, backends: u16) -> S
 pub fn a_connection_stays_with_its_backend(c: &mut Conversation, at: &Ends) {
     c.set(&at.web(10));
     let first = chosen(c, at, 40000, 10);
+    let request = at.to_web(40000);
+    c.reply_from(&first, &request.reversed().syn_ack());
     assert_eq!(chosen(c, at, 40000, 10), first, "a SYN sent again");
-    let request = at.to_web(40000).ack();
-    c.request_to(&first, &request);
+    c.request_to(&first, &request.ack());
 }
 
 pub fn connections_spread_over_all_backends(c: &mut Conversation, at: &Ends) {
