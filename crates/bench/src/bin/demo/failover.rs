@@ -10,7 +10,7 @@ const NODES: usize = 3;
 
 pub fn show_failover() -> Result<()> {
     println!("\nLaying out {NODES} nodes and a client on a switch, with one agent each ...");
-    let mut world = Announcers::start(NODES, 1)?;
+    let mut world = Announcers::start(NODES, 0, 1)?;
     let address = world.addresses()[0].clone();
     let holder = world.wait_for_holders("each address has a holder", |_| true)?[0];
     println!(
