@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use crate::figures::Sample;
 use ::tests::programs::agent::{Agent, AgentSource};
 use ::tests::programs::api_server::ApiServer;
+use ::tests::programs::usage::{anonymous_memory, processor_time};
 use ::tests::worlds::one_node::{DEVICE, OneNode};
 use anyhow::{Context, Result, ensure};
 use aya::maps::{HashMap, Map, MapData};
@@ -20,7 +21,6 @@ use lb_common::family::V4;
 use lb_common::header::protocol;
 use lb_common::layout::{Frontend, FrontendKey, map};
 use lb_kernel::Plain;
-use nix::unistd::{SysconfVar, sysconf};
 use serde_json::{Value, json};
 
 /// Measure the start of an agent among many Services: time until it is ready, CPU time and memory
@@ -74,29 +74,11 @@ fn objects(services: usize, endpoints: usize) -> Vec<Value> {
     (0..services).flat_map(of_service).collect()
 }
 
-/// The CPU time of a process so far, in its own code and in the kernel.
-fn processor_time(pid: u32) -> Result<Duration> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    // The name before it may contain spaces.
-    let (_, fields) = stat.rsplit_once(')').context("no name")?;
-    let ticks = fields.split_whitespace().skip(11).take(2).map(str::parse::<u64>);
-    let ticks: u64 = ticks.sum::<Result<_, _>>()?;
-    let a_second = sysconf(SysconfVar::CLK_TCK)?.context("no length of ticks")? as f64;
-    Ok(Duration::from_secs_f64(ticks as f64 / a_second))
-}
-
-/// Anonymous memory, in MiB.
-fn memory(pid: u32) -> Option<f64> {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"))?;
-    Some(line.split_whitespace().next()?.parse::<f64>().ok()? / 1024.0)
-}
-
 /// The greatest anonymous memory of a process until the measurement ends.
 fn follow_memory(pid: u32, ends: &AtomicBool) -> f64 {
     let mut peak = 0.0;
     while !ends.load(Ordering::Relaxed) {
-        peak = memory(pid).unwrap_or_default().max(peak);
+        peak = anonymous_memory(pid).unwrap_or_default().max(peak);
         thread::sleep(Duration::from_millis(10));
     }
     peak

@@ -7,6 +7,7 @@ impl Exclusions {
     pub(crate) fn of_suite(suite: &str) -> Self {
         match suite {
             "sig-network" => Self::parse(include_str!("../../suites/sig-network.txt")),
+            "api" => Self::parse(include_str!("../../suites/api.txt")),
             "http2" => Self::parse(include_str!("../../suites/http2.txt")),
             _ => Self(Vec::new()),
         }
@@ -53,7 +54,7 @@ mod tests {
 
     #[test]
     fn every_exclusion_has_a_reason() {
-        for suite in ["sig-network", "http2"] {
+        for suite in ["sig-network", "http2", "api"] {
             for (name, reason) in Exclusions::of_suite(suite).0 {
                 assert!(reason.len() > 10, "{suite}: {name}: {reason:?}");
             }

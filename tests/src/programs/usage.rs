@@ -1,0 +1,64 @@
+//! What a running process has used of the processors and of memory, from /proc.
+
+use std::fs;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use nix::unistd::{SysconfVar, sysconf};
+
+/// CPU time of a process so far, in its own code and in the kernel.
+pub fn processor_time(pid: u32) -> Result<Duration> {
+    ticks_to_duration(stat_ticks(pid)?.into_iter().take(2).sum())
+}
+
+/// CPU time of a process so far, with that of its children that have ended and were waited for.
+pub fn processor_time_with_children(pid: u32) -> Result<Duration> {
+    ticks_to_duration(stat_ticks(pid)?.into_iter().sum())
+}
+
+/// Anonymous memory of a process now, in MiB.
+pub fn anonymous_memory(pid: u32) -> Result<f64> {
+    status_mebibytes(pid, "RssAnon:")
+}
+
+/// The most memory of all kinds that a process has had, in MiB: also of its program's file and mapped BPF maps.
+pub fn peak_memory(pid: u32) -> Result<f64> {
+    status_mebibytes(pid, "VmHWM:")
+}
+
+/// `utime`, `stime`, `cutime` and `cstime` of proc_pid_stat(5).
+fn stat_ticks(pid: u32) -> Result<Vec<u64>> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    // The name before it may contain spaces.
+    let (_, fields) = stat.rsplit_once(')').context("no name")?;
+    let ticks = fields.split_whitespace().skip(11).take(4).map(str::parse);
+    Ok(ticks.collect::<Result<_, _>>()?)
+}
+
+fn ticks_to_duration(ticks: u64) -> Result<Duration> {
+    let a_second = sysconf(SysconfVar::CLK_TCK)?.context("no length of ticks")? as f64;
+    Ok(Duration::from_secs_f64(ticks as f64 / a_second))
+}
+
+fn status_mebibytes(pid: u32, name: &str) -> Result<f64> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let line = status.lines().find_map(|line| line.strip_prefix(name));
+    let kib = line.and_then(|line| line.split_whitespace().next()).context("no such line")?;
+    Ok(kib.parse::<f64>()? / 1024.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process;
+
+    use super::*;
+
+    #[test]
+    fn a_process_has_used_at_most_its_peak() -> Result<()> {
+        let pid = process::id();
+        let (now, peak) = (anonymous_memory(pid)?, peak_memory(pid)?);
+        assert!(0.0 < now && now <= peak, "{now} {peak}");
+        assert!(processor_time(pid)? <= processor_time_with_children(pid)?);
+        Ok(())
+    }
+}
