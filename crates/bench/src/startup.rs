@@ -5,14 +5,13 @@ use std::fs;
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::figures::Sample;
 use ::tests::programs::agent::{Agent, AgentSource};
 use ::tests::programs::api_server::ApiServer;
-use ::tests::programs::usage::{anonymous_memory, processor_time};
+use ::tests::programs::usage::{AnonymousPeak, processor_time};
 use ::tests::worlds::one_node::{DEVICE, OneNode};
 use anyhow::{Context, Result, ensure};
 use aya::maps::{HashMap, Map, MapData};
@@ -74,16 +73,6 @@ fn objects(services: usize, endpoints: usize) -> Vec<Value> {
     (0..services).flat_map(of_service).collect()
 }
 
-/// The greatest anonymous memory of a process until the measurement ends.
-fn follow_memory(pid: u32, ends: &AtomicBool) -> f64 {
-    let mut peak = 0.0;
-    while !ends.load(Ordering::Relaxed) {
-        peak = anonymous_memory(pid).unwrap_or_default().max(peak);
-        thread::sleep(Duration::from_millis(10));
-    }
-    peak
-}
-
 /// What one start took.
 struct Start {
     /// From the start of the process until all objects had arrived.
@@ -137,21 +126,17 @@ impl StartupBench<'_> {
         let source = AgentSource::Cluster(&self.kubeconfig);
         let flags: Vec<&str> = self.flags.iter().map(String::as_str).collect();
         let mut agent = Agent::launch(node, &pins, source, DEVICE, &flags)?;
-        let (pid, ends) = (agent.pid(), AtomicBool::new(false));
-        let (waited, peak) = thread::scope(|scope| {
-            let peak = scope.spawn(|| follow_memory(pid, &ends));
-            let mut wait = || -> Result<[Duration; 3]> {
-                agent.wait_for_output("endpoints and nodes listed")?;
-                let listed = began.elapsed();
-                agent.wait_for_output("ready service_ports=")?;
-                let ready = began.elapsed();
-                wait_for_frontend(&pins.join(map::FRONTENDS4), change.parse()?)?;
-                Ok([listed, ready, began.elapsed()])
-            };
-            let waited = wait();
-            ends.store(true, Ordering::Relaxed);
-            (waited, peak.join().unwrap_or_default())
-        });
+        let pid = agent.pid();
+        let peak = AnonymousPeak::follow(pid);
+        let mut wait = || -> Result<[Duration; 3]> {
+            agent.wait_for_output("endpoints and nodes listed")?;
+            let listed = began.elapsed();
+            agent.wait_for_output("ready service_ports=")?;
+            let ready = began.elapsed();
+            wait_for_frontend(&pins.join(map::FRONTENDS4), change.parse()?)?;
+            Ok([listed, ready, began.elapsed()])
+        };
+        let (waited, peak) = (wait(), peak.end());
         let [listed, ready, changed] = waited?;
         Ok((Start { listed, ready, changed, processor: processor_time(pid)?, peak }, agent))
     }

@@ -1,6 +1,9 @@
 //! What a running process has used of the processors and of memory, from /proc.
 
 use std::fs;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -24,6 +27,37 @@ pub fn anonymous_memory(pid: u32) -> Result<f64> {
 /// The most memory of all kinds that a process has had, in MiB: also of its program's file and mapped BPF maps.
 pub fn peak_memory(pid: u32) -> Result<f64> {
     status_mebibytes(pid, "VmHWM:")
+}
+
+/// Follows a process's anonymous memory in a thread: the kernel keeps the peak of all memory only.
+pub struct AnonymousPeak {
+    ends: Arc<AtomicBool>,
+    thread: JoinHandle<f64>,
+}
+
+/// Interval between two readings.
+const PERIOD: Duration = Duration::from_millis(10);
+
+impl AnonymousPeak {
+    pub fn follow(pid: u32) -> Self {
+        let ends = Arc::new(AtomicBool::new(false));
+        let ended = ends.clone();
+        let thread = thread::spawn(move || {
+            let mut peak = 0.0;
+            while !ended.load(Ordering::Relaxed) {
+                peak = anonymous_memory(pid).unwrap_or_default().max(peak);
+                thread::sleep(PERIOD);
+            }
+            peak
+        });
+        Self { ends, thread }
+    }
+
+    /// The most until now, in MiB.
+    pub fn end(self) -> f64 {
+        self.ends.store(true, Ordering::Relaxed);
+        self.thread.join().unwrap_or_default()
+    }
 }
 
 /// `utime`, `stime`, `cutime` and `cstime` of proc_pid_stat(5).

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 use tests::programs::agent;
+use tests::programs::usage::{AnonymousPeak, peak_memory};
 use tests::worlds::topology::{Echo, Host, Process, Topology, run_to_end};
 
 use super::objects::{
@@ -45,6 +46,7 @@ impl ContenderKind {
 pub struct Contender {
     pub kind: ContenderKind,
     process: Option<Process>,
+    peak: Option<AnonymousPeak>,
     node: Host,
     client: Host,
     name: String,
@@ -106,6 +108,7 @@ impl Contender {
         Ok(Self {
             kind,
             process: None,
+            peak: None,
             node: node.clone(),
             client,
             name: name.clone(),
@@ -149,13 +152,19 @@ impl Contender {
     /// Starts the process; returns when.
     pub fn start(&mut self) -> Result<Instant> {
         let began = Instant::now();
-        self.process = Some(self.node.spawn(&mut self.start)?);
+        let process = self.node.spawn(&mut self.start)?;
+        self.peak = Some(AnonymousPeak::follow(process.pid()));
+        self.process = Some(process);
         Ok(began)
     }
 
-    /// Ends the process by SIGKILL. What it has written into the kernel stays.
-    pub fn kill(&mut self) {
+    /// Ends the process by SIGKILL. What it has written into the kernel stays. Returns the peaks of its anonymous memory
+    /// and of all its memory, in MiB.
+    pub fn kill(&mut self) -> Result<[f64; 2]> {
+        let all = peak_memory(self.pid()?)?;
+        let anonymous = self.peak.take().map(AnonymousPeak::end).unwrap_or_default();
         self.process = None;
+        Ok([anonymous, all])
     }
 
     pub fn pid(&self) -> Result<u32> {

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use clap::{Args, ValueEnum};
 use serde_json::json;
-use tests::programs::usage::{anonymous_memory, peak_memory, processor_time_with_children};
+use tests::programs::usage::processor_time_with_children;
 
 use crate::binaries::build_programs_by_name;
 use crate::cluster::{DEFAULT_KUBERNETES, start_cleaner};
@@ -134,6 +134,7 @@ pub fn run_scale_benchmark(options: &ScaleOptions) -> Result<()> {
             for _ in 0..restarts {
                 world.measure_restart(index, samples)?;
             }
+            world.kill(index, samples)?;
             world.contenders[index].clean_up()?;
         }
     }
@@ -270,14 +271,19 @@ impl ScaleWorld {
         })?;
         let used = milliseconds(processor_time_with_children(pid)?.saturating_sub(before));
         samples.change_processor.push(used / changes.max(1) as f64);
-        samples.anonymous_memory.push(anonymous_memory(pid)?);
-        samples.peak_memory.push(peak_memory(pid)?);
+        Ok(())
+    }
+
+    fn kill(&mut self, index: usize, samples: &mut Samples) -> Result<()> {
+        let [anonymous, all] = self.contenders[index].kill()?;
+        samples.peak_anonymous.push(anonymous);
+        samples.peak_memory.push(all);
         Ok(())
     }
 
     fn measure_restart(&mut self, index: usize, samples: &mut Samples) -> Result<()> {
+        self.kill(index, samples)?;
         let contender = &mut self.contenders[index];
-        contender.kill();
         let (path, patch) = contender.next_change();
         with_client(&self.network.router, &self.kubeconfig, async |client| {
             merge_patch(&client, &path, &patch).await
@@ -290,7 +296,6 @@ impl ScaleWorld {
         println!("  restart: {took:.2?} until a change is in force");
         // Its peak may come later.
         thread::sleep(SETTLING);
-        samples.peak_memory.push(peak_memory(pid)?);
         Ok(())
     }
 }
