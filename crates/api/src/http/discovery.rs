@@ -7,8 +7,7 @@ use serde_json::{Value, json};
 use super::respond::{self, ResponseBody};
 use crate::kinds::{ApiKind, KindRegistry};
 
-const VERBS: [&str; 8] =
-    ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"];
+const VERBS: [&str; 7] = ["create", "delete", "get", "list", "patch", "update", "watch"];
 const STATUS_VERBS: [&str; 3] = ["get", "patch", "update"];
 
 /// The Kubernetes release whose API is implemented.
@@ -121,6 +120,15 @@ fn aggregated(accept: &str) -> Option<&'static str> {
     None
 }
 
+/// In alphabetical order.
+fn list_verbs(kind: &ApiKind) -> Vec<&'static str> {
+    let mut verbs = VERBS.to_vec();
+    if kind.rules.deletes_collections() {
+        verbs.insert(2, "deletecollection");
+    }
+    verbs
+}
+
 fn discovered_group(kinds: &KindRegistry, group: &str, version: &str) -> Value {
     let resources: Vec<Value> =
         kinds_of(kinds, group, version).into_iter().map(discovered_resource).collect();
@@ -137,7 +145,7 @@ fn discovered_resource(kind: &ApiKind) -> Value {
         "responseKind": response_kind,
         "scope": if kind.namespaced { "Namespaced" } else { "Cluster" },
         "singularResource": kind.singular,
-        "verbs": VERBS,
+        "verbs": list_verbs(kind),
     });
     if !kind.short_names.is_empty() {
         resource["shortNames"] = json!(kind.short_names);
@@ -190,7 +198,7 @@ pub(crate) fn discover_resources(
             "singularName": kind.singular,
             "namespaced": kind.namespaced,
             "kind": kind.kind,
-            "verbs": VERBS,
+            "verbs": list_verbs(kind),
         });
         if !kind.short_names.is_empty() {
             resource["shortNames"] = json!(kind.short_names);

@@ -1,0 +1,77 @@
+//! What a comparison with a real API server found (`cargo xtask conformance api`).
+
+use http_body_util::BodyExt;
+use kube::client::Body;
+use serde_json::{Value, json};
+
+use super::server::TestServer;
+use super::widgets;
+
+const CONFIG_MAPS: &str = "/api/v1/namespaces/default/configmaps";
+
+struct Session {
+    client: kube::Client,
+    #[expect(dead_code, reason = "ends with the test")]
+    server: TestServer,
+}
+
+impl Session {
+    async fn start() -> Self {
+        let server = TestServer::start_declared(widgets::all()).await;
+        Self { client: server.client().await, server }
+    }
+
+    /// The status and the body of the response.
+    async fn send(&self, method: &str, path: &str, type_: &str, body: Value) -> (u16, Value) {
+        let request = hyper::Request::builder().method(method).uri(path);
+        let request = request.header("content-type", type_);
+        let body = if body.is_null() { String::new() } else { body.to_string() };
+        let request = request.body(Body::from(body.into_bytes())).unwrap();
+        let response = self.client.send(request).await.unwrap();
+        let code = response.status().as_u16();
+        let body = response.into_body().collect().await.unwrap().to_bytes();
+        (code, serde_json::from_slice(&body).unwrap())
+    }
+
+    async fn get(&self, path: &str) -> (u16, Value) {
+        self.send("GET", path, "", Value::Null).await
+    }
+
+    async fn post(&self, path: &str, body: Value) -> (u16, Value) {
+        self.send("POST", path, "application/json", body).await
+    }
+
+    async fn delete(&self, path: &str) -> (u16, Value) {
+        self.send("DELETE", path, "", Value::Null).await
+    }
+}
+
+#[tokio::test]
+async fn objects_of_all_namespaces_cannot_be_deleted_or_created_by_one_request() {
+    let session = Session::start().await;
+    let body = json!({"metadata": {"name": "kept", "namespace": "default"}});
+    assert_eq!(session.post(CONFIG_MAPS, body.clone()).await.0, 201);
+    let widgets = "/apis/test.example.com/v1alpha1/widgets";
+    for (path, code) in [("/api/v1/configmaps", 405), (widgets, 404)] {
+        assert_eq!(session.delete(path).await.0, code, "{path}");
+        assert_eq!(session.post(path, body.clone()).await.0, code, "{path}");
+        assert_eq!(session.get(path).await.0, 200, "{path}");
+    }
+    assert_eq!(session.get(&format!("{CONFIG_MAPS}/kept")).await.0, 200);
+    assert_eq!(session.delete(CONFIG_MAPS).await.0, 200);
+    assert_eq!(session.get(&format!("{CONFIG_MAPS}/kept")).await.0, 404);
+}
+
+#[tokio::test]
+async fn namespaces_are_deleted_one_by_one() {
+    let session = Session::start().await;
+    let (code, status) = session.delete("/api/v1/namespaces").await;
+    assert_eq!((code, &status["reason"]), (405, &json!("MethodNotAllowed")));
+    let (_, resources) = session.get("/api/v1").await;
+    for resource in resources["resources"].as_array().unwrap() {
+        let verbs = resource["verbs"].as_array().unwrap();
+        let name = resource["name"].as_str().unwrap();
+        let deletes = verbs.iter().any(|verb| verb == "deletecollection");
+        assert_eq!(deletes, name != "namespaces" && !name.contains('/'), "{name}");
+    }
+}
