@@ -119,6 +119,13 @@ impl ApiFailure {
         Self::new(410, "Expired", message)
     }
 
+    /// Adds a cause that clients can look for.
+    pub(crate) fn because(mut self, reason: &str, message: &str, field: &str) -> Self {
+        let details = self.details.get_or_insert_with(|| json!({}));
+        details["causes"] = json!([{"reason": reason, "message": message, "field": field}]);
+        self
+    }
+
     /// Asks the client to try again after this time.
     pub fn retry_after(mut self, seconds: u32) -> Self {
         let details = self.details.get_or_insert_with(|| json!({}));

@@ -174,7 +174,10 @@ impl ObjectWrite<'_, '_> {
             let why = format!(
                 "unable to create new content in namespace {name} because it is being terminated"
             );
-            return Err(ApiFailure::forbidden(self.kind, metadata_text(object, "name"), &why));
+            let failure = ApiFailure::forbidden(self.kind, metadata_text(object, "name"), &why);
+            // Controllers look for this cause, and stop trying.
+            let message = format!("namespace {name} is being terminated");
+            return Err(failure.because("NamespaceTerminating", &message, "metadata.namespace"));
         }
         Ok(())
     }

@@ -75,3 +75,22 @@ async fn namespaces_are_deleted_one_by_one() {
         assert_eq!(deletes, name != "namespaces" && !name.contains('/'), "{name}");
     }
 }
+
+#[tokio::test]
+async fn what_is_refused_in_a_terminating_namespace_says_so_to_controllers() {
+    let session = Session::start().await;
+    let namespace = json!({"metadata": {"name": "ending", "finalizers": ["example.com/a"]}});
+    assert_eq!(session.post("/api/v1/namespaces", namespace).await.0, 201);
+    assert_eq!(session.delete("/api/v1/namespaces/ending").await.0, 200);
+    let object = json!({"metadata": {"name": "late"}});
+    let (code, status) = session.post("/api/v1/namespaces/ending/configmaps", object).await;
+    assert_eq!(code, 403);
+    assert_eq!(
+        status["details"]["causes"],
+        json!([{
+            "reason": "NamespaceTerminating",
+            "message": "namespace ending is being terminated",
+            "field": "metadata.namespace",
+        }])
+    );
+}
