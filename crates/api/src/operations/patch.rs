@@ -154,6 +154,7 @@ fn apply_configuration(
     if !applied["metadata"]["managedFields"].is_null() {
         return Err(ApiFailure::bad_request("metadata.managedFields must be nil"));
     }
+    refuse_undeclared_fields(kind, &applied)?;
     check_or_set_namespace(target, &mut applied)?;
     metadata::metadata_mut(&mut applied).insert("name".to_owned(), target.name()?.into());
     if target.keeps_metadata {
@@ -284,6 +285,27 @@ fn check_applied_type(target: &RequestTarget, applied: &Value) -> Result<(), Api
         )));
     }
     Ok(())
+}
+
+/// A manager cannot own a field that the kind does not have, so an applied object must not contain one, whatever
+/// the client wishes for other writes.
+fn refuse_undeclared_fields(kind: &ApiKind, applied: &Value) -> Result<(), ApiFailure> {
+    let fields = apply::list_undeclared_fields(kind, applied);
+    let mut sentences: Vec<String> =
+        fields.iter().map(|field| format!("{field}: field not declared in schema")).collect();
+    if sentences.is_empty() {
+        return Ok(());
+    }
+    if sentences.len() > 1 {
+        sentences.insert(0, "errors:".to_owned());
+    }
+    let (namespace, name) = (metadata_text(applied, "namespace"), metadata_text(applied, "name"));
+    let (group, version, kind) = (kind.group, kind.version, kind.kind);
+    let why = sentences.join("\n  ");
+    let object = format!("{namespace}/{name}; {group}/{version}, Kind={kind}");
+    // The status of an API server, which has no other for this.
+    let message = format!("failed to create typed patch object ({object}): {why}");
+    Err(ApiFailure::new(500, "", message))
 }
 
 fn conflict_of_managers(target: &RequestTarget, conflicts: &apply::ApplyConflicts) -> ApiFailure {

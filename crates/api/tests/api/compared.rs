@@ -41,6 +41,10 @@ impl Session {
         self.send("POST", path, "application/json", body).await
     }
 
+    async fn apply(&self, path: &str, body: Value) -> (u16, Value) {
+        self.send("PATCH", path, "application/apply-patch+yaml", body).await
+    }
+
     async fn delete(&self, path: &str) -> (u16, Value) {
         self.send("DELETE", path, "", Value::Null).await
     }
@@ -92,5 +96,40 @@ async fn what_is_refused_in_a_terminating_namespace_says_so_to_controllers() {
             "message": "namespace ending is being terminated",
             "field": "metadata.namespace",
         }])
+    );
+}
+
+/// Also where unknown fields are to be ignored: a manager cannot own them.
+#[tokio::test]
+async fn an_applied_object_must_not_contain_unknown_fields() {
+    let session = Session::start().await;
+    let service = json!({
+        "apiVersion": "v1", "kind": "Service", "metadata": {"name": "web", "colour": "red"},
+        "spec": {"ports": [{"port": 80, "prot": "TCP"}], "selector": {"any": "label"}},
+    });
+    let path = "/api/v1/namespaces/default/services/web?fieldManager=a&fieldValidation=Ignore";
+    let (code, status) = session.apply(path, service).await;
+    assert_eq!(
+        (code, status["message"].as_str().unwrap()),
+        (
+            500,
+            "failed to create typed patch object (/web; /v1, Kind=Service): errors:\n  \
+             .metadata.colour: field not declared in schema\n  \
+             .spec.ports[port=80,protocol=\"TCP\"].prot: field not declared in schema"
+        )
+    );
+    let widget = json!({
+        "apiVersion": "test.example.com/v1alpha1", "kind": "Widget",
+        "metadata": {"name": "a"}, "spec": {"colour": "red"},
+    });
+    let path = "/apis/test.example.com/v1alpha1/namespaces/default/widgets/a?fieldManager=a";
+    let (code, status) = session.apply(path, widget).await;
+    assert_eq!(
+        (code, status["message"].as_str().unwrap()),
+        (
+            500,
+            "failed to create typed patch object (/a; test.example.com/v1alpha1, Kind=Widget): \
+             .spec.colour: field not declared in schema"
+        )
     );
 }

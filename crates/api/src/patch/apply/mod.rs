@@ -119,6 +119,11 @@ pub(crate) fn apply_server_side(
     }
 }
 
+/// The paths of fields that an object to be applied has, and its kind has not.
+pub(crate) fn list_undeclared_fields(kind: &ApiKind, applied: &Value) -> Vec<String> {
+    typed::list_undeclared_fields(applied, TypeNode::root(kind))
+}
+
 /// Updates the `managedFields` of an object that was created, replaced or patched.
 pub(crate) fn update_managed_fields(
     kind: &ApiKind,
