@@ -103,11 +103,8 @@ impl ApiFailure {
             [one] => one.clone(),
             several => format!("[{}]", several.join(", ")),
         };
-        let causes: Vec<Value> = violations.iter().map(cause).collect();
-        let mut details = json!({"name": name, "kind": kind, "causes": causes});
-        if !group.is_empty() {
-            details["group"] = json!(group);
-        }
+        let mut details = describe_object(group, kind, name);
+        details["causes"] = violations.iter().map(cause).collect();
         let message = format!("{qualified} \"{name}\" is invalid: {all}");
         if violations.iter().any(|violation| violation.kind == ViolationKind::Internal) {
             return Self { details: Some(details), ..Self::new(500, "InternalError", message) };
@@ -172,11 +169,14 @@ fn qualified_resource(kind: &ApiKind) -> String {
 }
 
 fn of_resource(kind: &ApiKind, name: &str) -> Value {
-    let mut details = json!({"name": name, "kind": kind.plural});
-    if !kind.group.is_empty() {
-        details["group"] = json!(kind.group);
-    }
-    details
+    describe_object(kind.group, kind.plural, name)
+}
+
+/// The details of a Status that concern an object. What is empty is left out.
+fn describe_object(group: &str, kind: &str, name: &str) -> Value {
+    let fields = [("group", group), ("kind", kind), ("name", name)].into_iter();
+    let fields = fields.filter(|(_, text)| !text.is_empty());
+    fields.map(|(field, text)| (field.to_owned(), json!(text))).collect()
 }
 
 fn cause(violation: &Violation) -> Value {

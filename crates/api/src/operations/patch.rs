@@ -176,7 +176,7 @@ fn apply_configuration(
     let subresource = target.subresource;
     let merged =
         apply::apply_server_side(kind, live.as_ref(), &applied, manager, force, subresource, now)
-            .map_err(|conflicts| conflict_of_managers(target, &conflicts))?;
+            .map_err(|conflicts| conflict_of_managers(&conflicts))?;
     let (code, written) = match &stored {
         Some(stored) => {
             let written = change(transaction, ledger, target, &key, stored, merged, options, true)?;
@@ -308,12 +308,8 @@ fn refuse_undeclared_fields(kind: &ApiKind, applied: &Value) -> Result<(), ApiFa
     Err(ApiFailure::new(500, "", message))
 }
 
-fn conflict_of_managers(target: &RequestTarget, conflicts: &apply::ApplyConflicts) -> ApiFailure {
+fn conflict_of_managers(conflicts: &apply::ApplyConflicts) -> ApiFailure {
     let mut failure = ApiFailure::new(409, "Conflict", conflicts.to_string());
-    failure.details = Some(serde_json::json!({
-        "name": target.name.clone().unwrap_or_default(),
-        "kind": target.kind.plural,
-        "causes": conflicts.causes(),
-    }));
+    failure.details = Some(serde_json::json!({"causes": conflicts.causes()}));
     failure
 }

@@ -133,3 +133,20 @@ async fn an_applied_object_must_not_contain_unknown_fields() {
         )
     );
 }
+
+#[tokio::test]
+async fn details_leave_out_what_is_empty() {
+    let session = Session::start().await;
+    let (_, status) = session.post(CONFIG_MAPS, json!({"metadata": {}})).await;
+    let details = status["details"].as_object().unwrap();
+    assert_eq!(details.keys().collect::<Vec<_>>(), ["causes", "kind"], "{status}");
+    let object = |data| {
+        json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}, "data": data})
+    };
+    let path = format!("{CONFIG_MAPS}/a?fieldManager=");
+    assert_eq!(session.apply(&(path.clone() + "a"), object(json!({"a": "1"}))).await.0, 201);
+    let (code, status) = session.apply(&(path + "b"), object(json!({"a": "2"}))).await;
+    assert_eq!(code, 409);
+    let details = status["details"].as_object().unwrap();
+    assert_eq!(details.keys().collect::<Vec<_>>(), ["causes"], "{status}");
+}
