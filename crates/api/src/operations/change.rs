@@ -49,11 +49,12 @@ impl ObjectWrite<'_, '_> {
         manager: &FieldManager<'_>,
     ) -> Result<WrittenObject, ApiFailure> {
         self.check_namespace(&object)?;
-        admission::admit_default_class(self.transaction, self.kind, &mut object);
         metadata::set_creation_fields(&mut object, self.now)?;
+        // Before all that the server adds, which no client owns.
+        object = self.manage(None, object, Subresource::None, manager);
+        admission::admit_default_class(self.transaction, self.kind, &mut object);
         self.kind.rules.prepare(&mut object, None, Subresource::None);
         let warnings = self.check(&object, None)?;
-        let object = self.manage(None, object, Subresource::None, manager);
         let object = self.store(object, None)?;
         Ok(WrittenObject { object, warnings })
     }
@@ -74,9 +75,9 @@ impl ObjectWrite<'_, '_> {
                 metadata::restore_managed_fields(&mut object, &old);
             }
         }
+        object = self.manage(Some(&old), object, subresource, manager);
         self.kind.rules.prepare(&mut object, Some(&old), subresource);
         let warnings = self.check(&object, Some(&old))?;
-        let object = self.manage(Some(&old), object, subresource, manager);
         if is_same(&old, &object) {
             return Ok(WrittenObject { object: old, warnings });
         }

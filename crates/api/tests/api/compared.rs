@@ -150,3 +150,51 @@ async fn details_leave_out_what_is_empty() {
     let details = status["details"].as_object().unwrap();
     assert_eq!(details.keys().collect::<Vec<_>>(), ["causes"], "{status}");
 }
+
+/// The fields that the only manager of an object owns.
+fn owned_fields(object: &Value) -> &Value {
+    let managers = object["metadata"]["managedFields"].as_array().unwrap();
+    assert_eq!(managers.len(), 1, "{managers:?}");
+    &managers[0]["fieldsV1"]
+}
+
+#[tokio::test]
+async fn a_client_owns_only_what_it_sends() {
+    let session = Session::start().await;
+    let service = json!({
+        "metadata": {"name": "web"},
+        "spec": {"ports": [{"port": 80}], "clusterIP": "10.96.0.20"},
+    });
+    let (_, service) = session.post("/api/v1/namespaces/default/services", service).await;
+    let spec = owned_fields(&service)["f:spec"].as_object().unwrap();
+    let expected =
+        ["f:clusterIP", "f:internalTrafficPolicy", "f:ports", "f:sessionAffinity", "f:type"];
+    assert_eq!(spec.keys().collect::<Vec<_>>(), expected);
+    let namespace = json!({"metadata": {"name": "new"}});
+    let (_, namespace) = session.post("/api/v1/namespaces", namespace).await;
+    let name = json!({".": {}, "f:kubernetes.io/metadata.name": {}});
+    assert_eq!(*owned_fields(&namespace), json!({"f:metadata": {"f:labels": name}}));
+    // The parts of a declared kind are not there before.
+    let widget = json!({"metadata": {"name": "a"}, "spec": {"size": 1}});
+    let widgets = "/apis/test.example.com/v1alpha1/namespaces/default/widgets";
+    let (_, widget) = session.post(widgets, widget).await;
+    assert_eq!(*owned_fields(&widget), json!({"f:spec": {".": {}, "f:size": {}}}));
+}
+
+/// A PUT without the status leaves it, and its owner.
+#[tokio::test]
+async fn the_owner_of_a_status_stays_when_the_object_is_replaced() {
+    let session = Session::start().await;
+    let node = json!({"metadata": {"name": "other"}});
+    assert_eq!(session.post("/api/v1/nodes", node.clone()).await.0, 201);
+    let path = "/api/v1/nodes/other";
+    let status = json!({"status": {"phase": "Running"}});
+    let type_ = "application/merge-patch+json";
+    let status_path = format!("{path}/status?fieldManager=kubelet");
+    assert_eq!(session.send("PATCH", &status_path, type_, status).await.0, 200);
+    let (code, node) = session.send("PUT", path, "application/json", node).await;
+    assert_eq!((code, &node["status"]["phase"]), (200, &json!("Running")));
+    let managers = node["metadata"]["managedFields"].as_array().unwrap();
+    let kubelet = managers.iter().find(|entry| entry["manager"] == "kubelet").unwrap();
+    assert_eq!(kubelet["fieldsV1"], json!({"f:status": {"f:phase": {}}}));
+}

@@ -139,6 +139,8 @@ pub(crate) fn update_managed_fields(
 
 struct ManagedWrite {
     node: TypeNode,
+    /// The parts that every object of the kind has, even if they are empty.
+    parts: &'static [&'static str],
     manager: ManagerName,
     /// The part of the object that this write cannot change, and so cannot own.
     ignored: Option<&'static str>,
@@ -158,7 +160,9 @@ impl ManagedWrite {
             Subresource::None => kind.has_status.then_some("f:status"),
         };
         let manager = ManagerName::new(manager, operation, &kind.api_version(), subresource);
-        Self { node: TypeNode::root(kind), manager, ignored, now }
+        // In Kubernetes' types; those of declared kinds have only their metadata.
+        let parts: &[&str] = if kind.declared.is_none() { &["spec", "status"] } else { &[] };
+        Self { node: TypeNode::root(kind), parts, manager, ignored, now }
     }
 
     fn apply(
@@ -169,7 +173,7 @@ impl ManagedWrite {
     ) -> Result<Value, ApplyConflicts> {
         let mut managed = live.map(ManagedFields::of_object).unwrap_or_default();
         let applied = unmanaged(applied);
-        let before = live.map_or_else(|| empty(&applied), unmanaged);
+        let before = live.map_or_else(|| self.empty(&applied), unmanaged);
         if live.is_some() && managed.0.is_empty() {
             let unknown = ManagerName {
                 name: BEFORE_FIRST_APPLY.to_owned(),
@@ -209,12 +213,18 @@ impl ManagedWrite {
             Some(live) if of_object.0.is_empty() => ManagedFields::of_object(live),
             _ => of_object,
         };
-        let before = live.map_or_else(|| empty(&updated), unmanaged);
+        let before = live.map_or_else(|| self.empty(&updated), unmanaged);
         // The managers so far are unknown. Ownership starts with the first apply.
         if live.is_some() && managed.0.is_empty() {
             return updated;
         }
-        let changes = typed::compare_fields(&before, &updated, self.node);
+        let mut changes = typed::compare_fields(&before, &updated, self.node);
+        // What this write cannot change will be restored.
+        if let Some(ignored) = self.ignored {
+            for fields in [&mut changes.added, &mut changes.modified, &mut changes.removed] {
+                fields.remove(&[ignored], true);
+            }
+        }
         let gone = &changes.removed;
         let changed = changes.modified.union(&changes.added);
         let disowned = changed.union(gone);
@@ -284,6 +294,17 @@ impl ManagedWrite {
         Ok(())
     }
 
+    /// The object before its creation: only its top-level parts, empty.
+    fn empty(&self, object: &Value) -> Value {
+        let mut empty = json!({ "metadata": {} });
+        for part in self.parts {
+            if object.get(part).is_some_and(Value::is_object) {
+                empty[part] = json!({});
+            }
+        }
+        empty
+    }
+
     fn own(&self, mut fields: FieldSet) -> FieldSet {
         for field in ["f:apiVersion", "f:kind"] {
             fields.remove(&[field], true);
@@ -336,15 +357,4 @@ fn unmanaged(object: &Value) -> Value {
         metadata.remove("managedFields");
     }
     object
-}
-
-/// The object before its creation: only its top-level parts, empty.
-fn empty(object: &Value) -> Value {
-    let mut empty = json!({ "metadata": {} });
-    for part in ["spec", "status"] {
-        if object.get(part).is_some_and(Value::is_object) {
-            empty[part] = json!({});
-        }
-    }
-    empty
 }
