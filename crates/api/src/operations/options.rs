@@ -172,15 +172,9 @@ impl DeleteOptions {
                 None
             }
         };
-        // Objects of all kinds here are deleted at once. The grace period only has to be a number.
-        let grace = match body["gracePeriodSeconds"].as_i64() {
-            Some(seconds) => Some(seconds),
-            None => query.parse_number("gracePeriodSeconds")?,
-        };
-        if let Some(seconds) = grace.filter(|seconds| *seconds < 0) {
-            let detail = "must be greater than or equal to 0";
-            violations.push(Violation::invalid("gracePeriodSeconds", seconds, detail));
-        }
+        // Objects of all kinds here are deleted at once. The grace period only has to be a number, which may be
+        // negative.
+        query.parse_number("gracePeriodSeconds")?;
         if !violations.is_empty() {
             return Err(ApiFailure::invalid_of("meta.k8s.io", "DeleteOptions", "", &violations));
         }
@@ -237,7 +231,9 @@ mod tests {
         );
         let orphan = options("propagationPolicy=Orphan", json!({})).unwrap();
         assert_eq!(orphan.propagation, Some(DeletionPropagation::Orphan));
-        assert!(options("", json!({"gracePeriodSeconds": -1})).is_err());
+        assert!(options("", json!({"gracePeriodSeconds": -1})).is_ok());
+        assert!(options("gracePeriodSeconds=-1", json!({})).is_ok());
+        assert!(options("gracePeriodSeconds=soon", json!({})).is_err());
         assert!(options("propagationPolicy=Later", json!({})).is_err());
         let bound = json!({"preconditions": {"uid": "a", "resourceVersion": "7"}});
         let bound = options("", bound).unwrap();

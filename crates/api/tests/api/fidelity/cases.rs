@@ -289,7 +289,7 @@ pub fn harmless(kind: &Kind, old: &Value) -> Vec<Case> {
             json!({"propagationPolicy": "Orphan", "orphanDependents": true}),
             INVALID,
         ),
-        delete("delete, negative grace", "?gracePeriodSeconds=-1", Value::Null, INVALID),
+        delete("delete, negative grace", "?gracePeriodSeconds=-1&dryRun=All", Value::Null, OK),
         delete("delete, broken options", "", json!([]), BAD),
     ];
     let strategic = |body: Value| (STRATEGIC, body.to_string());
