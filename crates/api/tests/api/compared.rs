@@ -45,6 +45,10 @@ impl Session {
         self.send("PATCH", path, "application/apply-patch+yaml", body).await
     }
 
+    async fn put(&self, path: &str, body: Value) -> (u16, Value) {
+        self.send("PUT", path, "application/json", body).await
+    }
+
     async fn delete(&self, path: &str) -> (u16, Value) {
         self.send("DELETE", path, "", Value::Null).await
     }
@@ -192,9 +196,32 @@ async fn the_owner_of_a_status_stays_when_the_object_is_replaced() {
     let type_ = "application/merge-patch+json";
     let status_path = format!("{path}/status?fieldManager=kubelet");
     assert_eq!(session.send("PATCH", &status_path, type_, status).await.0, 200);
-    let (code, node) = session.send("PUT", path, "application/json", node).await;
+    let (code, node) = session.put(path, node).await;
     assert_eq!((code, &node["status"]["phase"]), (200, &json!("Running")));
     let managers = node["metadata"]["managedFields"].as_array().unwrap();
     let kubelet = managers.iter().find(|entry| entry["manager"] == "kubelet").unwrap();
     assert_eq!(kubelet["fieldsV1"], json!({"f:status": {"f:phase": {}}}));
+}
+
+#[tokio::test]
+async fn a_put_needs_a_name_and_a_delete_takes_options_only() {
+    let session = Session::start().await;
+    let object = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}});
+    assert_eq!(session.post(CONFIG_MAPS, object.clone()).await.0, 201);
+    let path = format!("{CONFIG_MAPS}/a");
+    let (code, status) = session.put(&path, json!({"data": {"a": "b"}})).await;
+    assert_eq!(
+        (code, status["message"].as_str().unwrap()),
+        (
+            400,
+            "the name of the object (a based on URL) was undeterminable: name must be provided"
+        )
+    );
+    let deletion = |body| session.send("DELETE", &path, "application/json", body);
+    assert_eq!(deletion(object).await.0, 400);
+    assert_eq!(session.get(&path).await.0, 200);
+    for version in ["v1", "meta.k8s.io/v1", "apps/v1"] {
+        let options = json!({"apiVersion": version, "kind": "DeleteOptions", "dryRun": ["All"]});
+        assert_eq!(deletion(options).await.0, 200, "{version}");
+    }
 }
