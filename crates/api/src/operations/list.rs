@@ -256,7 +256,9 @@ enum ListSnapshot {
 }
 
 fn snapshot(query: &QueryParameters, limited: bool) -> Result<ListSnapshot, ApiFailure> {
-    let revision = read_revision(query)?;
+    // Other requests fail with 422.
+    let revision = parse_revision(query)
+        .map_err(|why| ApiFailure::bad_request(format!("invalid resource version: {why}")))?;
     if query.parse_flag("sendInitialEvents")?.is_some() {
         let detail = "sendInitialEvents is forbidden for list";
         let violation = Violation::forbidden("sendInitialEvents", detail);
@@ -268,7 +270,7 @@ fn snapshot(query: &QueryParameters, limited: bool) -> Result<ListSnapshot, ApiF
         |violation| Err(ApiFailure::invalid_of("meta.k8s.io", "ListOptions", "", &[violation]));
     if !query.first_value("continue").is_empty() {
         if !wanted.is_empty() {
-            let detail = "resourceVersionMatch is forbidden for continue";
+            let detail = "resourceVersionMatch is forbidden when continue is provided";
             return invalid(Violation::forbidden(field, detail));
         }
         if revision.is_some_and(|revision| revision != 0) {
@@ -300,12 +302,16 @@ fn snapshot(query: &QueryParameters, limited: bool) -> Result<ListSnapshot, ApiF
 
 /// The parameter `resourceVersion`, if any.
 pub(super) fn read_revision(query: &QueryParameters) -> Result<Option<u64>, ApiFailure> {
+    let revision = parse_revision(query);
+    revision.map_err(|why| ApiFailure::invalid_of("meta.k8s.io", "ListOptions", "", &[why]))
+}
+
+fn parse_revision(query: &QueryParameters) -> Result<Option<u64>, Violation> {
     match query.first_value("resourceVersion") {
         "" => Ok(None),
         text => text.parse().map(Some).map_err(|_| {
             let detail = format!("strconv.ParseUint: parsing {text:?}: invalid syntax");
-            let violation = Violation::invalid("resourceVersion", text, &detail);
-            ApiFailure::invalid_of("meta.k8s.io", "ListOptions", "", &[violation])
+            Violation::invalid("resourceVersion", text, &detail)
         }),
     }
 }

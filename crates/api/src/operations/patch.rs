@@ -122,7 +122,6 @@ fn patch_object(
         PatchError::Unfitting(why) => ApiFailure::new(422, "Invalid", why),
         PatchError::TooLarge(why) => ApiFailure::new(413, "RequestEntityTooLarge", why),
     })?;
-    check_identity(&old, &object)?;
     // Like an API server, which reports what it could not decode: the object, or a strategic patch.
     let shown = match type_ {
         PatchType::Strategic => go::format_go_value(patch),
@@ -132,6 +131,16 @@ fn patch_object(
         let violation = Violation::invalid("patch", shown.as_str(), why);
         ApiFailure::invalid_of("", "", "", &[violation])
     };
+    if !object.is_object() {
+        return Err(invalid("the patch leaves no object"));
+    }
+    for field in ["apiVersion", "kind"] {
+        if old[field] != object[field] {
+            return Err(invalid(&format!("the {field} of an object can't be changed by a patch")));
+        }
+    }
+    check_identity(&old, &object)?;
+    check_uid(kind, &old, &object)?;
     let oddities = codec::shape_object(kind, &mut object).map_err(|why| invalid(&why))?;
     let warnings = report_oddities(oddities, options.field_validation, invalid)?;
     let written = change(transaction, ledger, target, &key, &stored, object, options, false)?;
@@ -236,18 +245,18 @@ fn with_warnings(mut written: WrittenObject, warnings: Vec<String>) -> WrittenOb
     written
 }
 
+/// In a PUT the uid is a precondition. A patch would change it.
+fn check_uid(kind: &ApiKind, old: &Value, new: &Value) -> Result<(), ApiFailure> {
+    let uid = metadata_text(new, "uid");
+    if uid.is_empty() || uid == metadata_text(old, "uid") {
+        return Ok(());
+    }
+    let violation = Violation::invalid("metadata.uid", uid, "field is immutable");
+    Err(ApiFailure::invalid(kind, metadata_text(old, "name"), &[violation]))
+}
+
 /// A patch must not change which object this is.
 fn check_identity(old: &Value, new: &Value) -> Result<(), ApiFailure> {
-    if !new.is_object() {
-        return Err(ApiFailure::new(422, "Invalid", "the patch leaves no object"));
-    }
-    for field in ["apiVersion", "kind"] {
-        if old[field] != new[field] {
-            return Err(ApiFailure::bad_request(format!(
-                "the {field} of an object can't be changed by a patch"
-            )));
-        }
-    }
     if metadata_text(old, "name") != metadata_text(new, "name") {
         return Err(ApiFailure::bad_request(format!(
             "the name of the object ({}) does not match the name on the URL ({})",
