@@ -59,6 +59,16 @@ impl ApiFailure {
         Self { details: Some(of_resource(kind, name)), ..Self::new(409, "Conflict", message) }
     }
 
+    /// Names the kind where others name the resource: API servers do so for preconditions of a DELETE.
+    pub(crate) fn conflict_of_kind(kind: &ApiKind, name: &str, why: &str) -> Self {
+        let message = format!(
+            "Operation cannot be fulfilled on {} \"{name}\": {why}",
+            qualify(kind.kind, kind.group)
+        );
+        let details = describe_object(kind.group, kind.kind, name);
+        Self { details: Some(details), ..Self::new(409, "Conflict", message) }
+    }
+
     /// The object was changed after the client read it.
     pub fn modified(kind: &ApiKind, name: &str) -> Self {
         let why = "the object has been modified; please apply your changes to the latest version \
@@ -92,7 +102,7 @@ impl ApiFailure {
         name: &str,
         violations: &[Violation],
     ) -> Self {
-        let qualified = if group.is_empty() { kind.to_owned() } else { format!("{kind}.{group}") };
+        let qualified = qualify(kind, group);
         let mut seen = HashSet::new();
         let sentences: Vec<String> = violations
             .iter()
@@ -114,6 +124,10 @@ impl ApiFailure {
 
     pub fn expired(message: impl Into<String>) -> Self {
         Self::new(410, "Expired", message)
+    }
+
+    pub(crate) fn with_empty_details(self) -> Self {
+        Self { details: Some(json!({})), ..self }
     }
 
     /// Adds a cause that clients can look for.
@@ -161,11 +175,12 @@ impl fmt::Display for ApiFailure {
 
 /// `services`, `ingresses.networking.k8s.io`
 fn qualified_resource(kind: &ApiKind) -> String {
-    if kind.group.is_empty() {
-        kind.plural.to_owned()
-    } else {
-        format!("{}.{}", kind.plural, kind.group)
-    }
+    qualify(kind.plural, kind.group)
+}
+
+/// `Service`, `Ingress.networking.k8s.io`
+fn qualify(name: &str, group: &str) -> String {
+    if group.is_empty() { name.to_owned() } else { format!("{name}.{group}") }
 }
 
 fn of_resource(kind: &ApiKind, name: &str) -> Value {

@@ -91,7 +91,7 @@ pub(crate) fn discover_groups(
     } else {
         let names = kinds.group_versions().into_iter();
         let groups: Vec<Value> =
-            names.filter_map(|(name, _)| discover_group(kinds, name)).collect();
+            names.filter_map(|(name, _)| describe_group(kinds, name)).collect();
         json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups})
     };
     respond::respond_json(200, &value, pretty)
@@ -165,6 +165,14 @@ fn discovered_resource(kind: &ApiKind) -> Value {
 
 /// `/apis/{group}`
 pub(crate) fn discover_group(kinds: &KindRegistry, name: &str) -> Option<Value> {
+    let mut group = describe_group(kinds, name)?;
+    group["kind"] = "APIGroup".into();
+    group["apiVersion"] = "v1".into();
+    Some(group)
+}
+
+/// A group as it is in a list.
+fn describe_group(kinds: &KindRegistry, name: &str) -> Option<Value> {
     let versions: Vec<Value> = kinds
         .group_versions()
         .into_iter()
@@ -175,8 +183,6 @@ pub(crate) fn discover_group(kinds: &KindRegistry, name: &str) -> Option<Value> 
         .collect();
     let preferred = versions.first()?.clone();
     Some(json!({
-        "kind": "APIGroup",
-        "apiVersion": "v1",
         "name": name,
         "versions": versions,
         "preferredVersion": preferred,

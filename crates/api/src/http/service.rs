@@ -5,7 +5,7 @@ use futures::stream;
 use http_body_util::{BodyExt, StreamBody};
 use hyper::body::{Body as _, Frame, Incoming};
 use hyper::header::{ACCEPT, CONTENT_ENCODING, CONTENT_TYPE, HeaderName, USER_AGENT};
-use hyper::{HeaderMap, Method, Request, Response};
+use hyper::{HeaderMap, Method, Request, Response, StatusCode};
 use jiff::Timestamp;
 use serde_json::json;
 use tokio::task::{spawn_blocking, yield_now};
@@ -105,8 +105,11 @@ impl ApiService {
                 let response = self.objects(request, client, target, watch, wishes).await;
                 let mut response = response
                     .unwrap_or_else(|failure| respond::respond_failure(&failure, wishes.pretty));
-                let warnings: Vec<String> = deprecation.into_iter().map(str::to_owned).collect();
-                respond::add_warnings(&mut response, &warnings);
+                if response.status() != StatusCode::METHOD_NOT_ALLOWED {
+                    let warnings: Vec<String> =
+                        deprecation.into_iter().map(str::to_owned).collect();
+                    respond::add_warnings(&mut response, &warnings);
+                }
                 return Ok(response);
             }
             ApiPath::Review(review) => return self.review(request, client, review, wishes).await,

@@ -55,6 +55,11 @@ impl ObjectWrite<'_, '_> {
         admission::admit_default_class(self.transaction, self.kind, &mut object);
         self.kind.rules.prepare(&mut object, None, Subresource::None);
         let warnings = self.check(&object, None)?;
+        // After validation, as in a cluster: a client that only looks for this failure learns what else is wrong.
+        if self.transaction.get(self.key).is_some() {
+            let name = metadata_text(&object, "name");
+            return Err(ApiFailure::already_exists(self.kind, name));
+        }
         let object = self.store(object, None)?;
         Ok(WrittenObject { object, warnings })
     }

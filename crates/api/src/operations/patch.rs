@@ -10,7 +10,7 @@ use super::go;
 use super::options::{QueryParameters, WriteOptions};
 use super::{
     Api, ApiRequest, OperationResult, RequestTarget, metadata, metadata_text, report_oddities,
-    shown, unsupported,
+    shown, unsupported, update,
 };
 use crate::codec::{self, BodyFormat};
 use crate::failure::ApiFailure;
@@ -119,7 +119,7 @@ fn patch_object(
     };
     let mut object = result.map_err(|error| match error {
         PatchError::Malformed(why) => ApiFailure::bad_request(why),
-        PatchError::Unfitting(why) => ApiFailure::new(422, "Invalid", why),
+        PatchError::Unfitting(why) => ApiFailure::new(422, "Invalid", why).with_empty_details(),
         PatchError::TooLarge(why) => ApiFailure::new(413, "RequestEntityTooLarge", why),
     })?;
     // Like an API server, which reports what it could not decode: the object, or a strategic patch.
@@ -135,7 +135,9 @@ fn patch_object(
         return Err(invalid("the patch leaves no object"));
     }
     for field in ["apiVersion", "kind"] {
-        if old[field] != object[field] {
+        if object[field].is_null() {
+            object[field] = old[field].clone();
+        } else if old[field] != object[field] {
             return Err(invalid(&format!("the {field} of an object can't be changed by a patch")));
         }
     }
@@ -257,13 +259,7 @@ fn check_uid(kind: &ApiKind, old: &Value, new: &Value) -> Result<(), ApiFailure>
 
 /// A patch must not change which object this is.
 fn check_identity(old: &Value, new: &Value) -> Result<(), ApiFailure> {
-    if metadata_text(old, "name") != metadata_text(new, "name") {
-        return Err(ApiFailure::bad_request(format!(
-            "the name of the object ({}) does not match the name on the URL ({})",
-            metadata_text(new, "name"),
-            metadata_text(old, "name")
-        )));
-    }
+    update::check_name(metadata_text(old, "name"), new)?;
     if metadata_text(old, "namespace") != metadata_text(new, "namespace") {
         return Err(ApiFailure::bad_request(
             "the namespace of the object does not match the namespace on the request",
@@ -286,14 +282,10 @@ fn check_applied_type(target: &RequestTarget, applied: &Value) -> Result<(), Api
             given.0, given.1, expected.0, expected.1
         )));
     }
-    let name = metadata_text(applied, "name");
-    if !name.is_empty() && name != target.name()? {
-        return Err(ApiFailure::bad_request(format!(
-            "the name of the object ({name}) does not match the name on the URL ({})",
-            target.name()?
-        )));
+    match metadata_text(applied, "name") {
+        "" => Ok(()),
+        _ => update::check_name(target.name()?, applied),
     }
-    Ok(())
 }
 
 /// A manager cannot own a field that the kind does not have, so an applied object must not contain one, whatever

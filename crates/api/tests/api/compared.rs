@@ -189,7 +189,7 @@ async fn a_client_owns_only_what_it_sends() {
 #[tokio::test]
 async fn the_owner_of_a_status_stays_when_the_object_is_replaced() {
     let session = Session::start().await;
-    let node = json!({"metadata": {"name": "other"}});
+    let node = json!({"metadata": {"name": "other", "labels": {"a": "b"}}});
     assert_eq!(session.post("/api/v1/nodes", node.clone()).await.0, 201);
     let path = "/api/v1/nodes/other";
     let status = json!({"status": {"phase": "Running"}});
@@ -224,4 +224,36 @@ async fn a_put_needs_a_name_and_a_delete_takes_options_only() {
         let options = json!({"apiVersion": version, "kind": "DeleteOptions", "dryRun": ["All"]});
         assert_eq!(deletion(options).await.0, 200, "{version}");
     }
+}
+
+#[tokio::test]
+async fn an_invalid_object_is_invalid_even_if_its_name_is_taken() {
+    let session = Session::start().await;
+    let object = json!({"metadata": {"name": "a"}});
+    assert_eq!(session.post(CONFIG_MAPS, object.clone()).await.0, 201);
+    assert_eq!(session.post(CONFIG_MAPS, object).await.0, 409);
+    let invalid = json!({"metadata": {"name": "a", "labels": {"a b": "c"}}});
+    assert_eq!(session.post(CONFIG_MAPS, invalid).await.0, 422);
+}
+
+#[tokio::test]
+async fn a_delete_names_what_its_preconditions_do_not_match() {
+    let session = Session::start().await;
+    let object = json!({"metadata": {"name": "a"}});
+    let (_, object) = session.post(CONFIG_MAPS, object).await;
+    let path = format!("{CONFIG_MAPS}/a");
+    let options = json!({"preconditions": {"uid": "x"}});
+    let (code, status) = session.send("DELETE", &path, "application/json", options).await;
+    let uid = object["metadata"]["uid"].as_str().unwrap();
+    let message = format!(
+        "Operation cannot be fulfilled on ConfigMap \"a\": the UID in the precondition (x) does not \
+         match the UID in record ({uid}). The object might have been deleted and then recreated"
+    );
+    assert_eq!((code, status["message"].as_str().unwrap()), (409, message.as_str()));
+    let options = json!({"preconditions": {"resourceVersion": "1"}});
+    let (code, status) = session.send("DELETE", &path, "application/json", options).await;
+    let message = status["message"].as_str().unwrap();
+    assert_eq!(code, 409);
+    assert!(message.contains("the ResourceVersion in the precondition (1)"), "{message}");
+    assert_eq!(session.get(&path).await.0, 200);
 }
