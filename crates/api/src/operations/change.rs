@@ -56,9 +56,13 @@ impl ObjectWrite<'_, '_> {
         self.kind.rules.prepare(&mut object, None, Subresource::None);
         let warnings = self.check(&object, None)?;
         // After validation, as in a cluster: a client that only looks for this failure learns what else is wrong.
-        if self.transaction.get(self.key).is_some() {
-            let name = metadata_text(&object, "name");
-            return Err(ApiFailure::already_exists(self.kind, name));
+        if let Some(stored) = self.transaction.get(self.key) {
+            let mut failure =
+                ApiFailure::already_exists(self.kind, metadata_text(&object, "name"));
+            if metadata::is_being_deleted(&stored.object()) {
+                failure.message = format!("object is being deleted: {}", failure.message);
+            }
+            return Err(failure);
         }
         let object = self.store(object, None)?;
         Ok(WrittenObject { object, warnings })

@@ -112,9 +112,11 @@ pub(crate) fn check_watch_options(query: &QueryParameters) -> Result<(), ApiFail
         if wanted != "NotOlderThan" {
             violations.push(Violation::not_supported(MATCH, wanted, &["NotOlderThan"]));
         }
-        if !query.first_value("continue").is_empty() {
-            violations.push(Violation::forbidden(MATCH, NOT_WITH_CONTINUE));
-        }
+    }
+    // Without a version the server chooses a match.
+    let has_match = !wanted.is_empty() || matches!(query.first_value("resourceVersion"), "" | "0");
+    if has_match && !query.first_value("continue").is_empty() {
+        violations.push(Violation::forbidden(MATCH, NOT_WITH_CONTINUE));
     }
     refuse_list_options(&violations)
 }
@@ -302,6 +304,7 @@ mod tests {
         assert_eq!(watch("sendInitialEvents=true"), Err(1));
         let continued = "sendInitialEvents=true&resourceVersionMatch=NotOlderThan&continue=a";
         assert_eq!(watch(continued), Err(1));
+        assert_eq!(watch("continue=a"), Err(1));
     }
 
     #[test]

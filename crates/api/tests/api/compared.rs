@@ -200,6 +200,7 @@ async fn the_owner_of_a_status_stays_when_the_object_is_replaced() {
     assert_eq!((code, &node["status"]["phase"]), (200, &json!("Running")));
     let managers = node["metadata"]["managedFields"].as_array().unwrap();
     let kubelet = managers.iter().find(|entry| entry["manager"] == "kubelet").unwrap();
+    // Without a dot: the status is there before it has fields.
     assert_eq!(kubelet["fieldsV1"], json!({"f:status": {"f:phase": {}}}));
 }
 
@@ -234,6 +235,12 @@ async fn an_invalid_object_is_invalid_even_if_its_name_is_taken() {
     assert_eq!(session.post(CONFIG_MAPS, object).await.0, 409);
     let invalid = json!({"metadata": {"name": "a", "labels": {"a b": "c"}}});
     assert_eq!(session.post(CONFIG_MAPS, invalid).await.0, 422);
+    let marked = json!({"metadata": {"name": "b", "finalizers": ["example.com/a"]}});
+    assert_eq!(session.post(CONFIG_MAPS, marked.clone()).await.0, 201);
+    assert_eq!(session.delete(&format!("{CONFIG_MAPS}/b")).await.0, 200);
+    let (_, status) = session.post(CONFIG_MAPS, marked).await;
+    let message = status["message"].as_str().unwrap();
+    assert_eq!(message, "object is being deleted: configmaps \"b\" already exists");
 }
 
 #[tokio::test]

@@ -173,7 +173,7 @@ impl ManagedWrite {
     ) -> Result<Value, ApplyConflicts> {
         let mut managed = live.map(ManagedFields::of_object).unwrap_or_default();
         let applied = unmanaged(applied);
-        let before = live.map_or_else(|| self.empty(&applied), unmanaged);
+        let before = self.state_before(live, &applied);
         if live.is_some() && managed.0.is_empty() {
             let unknown = ManagerName {
                 name: BEFORE_FIRST_APPLY.to_owned(),
@@ -213,7 +213,7 @@ impl ManagedWrite {
             Some(live) if of_object.0.is_empty() => ManagedFields::of_object(live),
             _ => of_object,
         };
-        let before = live.map_or_else(|| self.empty(&updated), unmanaged);
+        let before = self.state_before(live, &updated);
         // The managers so far are unknown. Ownership starts with the first apply.
         if live.is_some() && managed.0.is_empty() {
             return updated;
@@ -294,15 +294,15 @@ impl ManagedWrite {
         Ok(())
     }
 
-    /// The object before its creation: only its top-level parts, empty.
-    fn empty(&self, object: &Value) -> Value {
-        let mut empty = json!({ "metadata": {} });
+    /// The object before the write. Before its creation it has only its parts, empty.
+    fn state_before(&self, live: Option<&Value>, object: &Value) -> Value {
+        let mut before = live.map_or_else(|| json!({ "metadata": {} }), unmanaged);
         for part in self.parts {
-            if object.get(part).is_some_and(Value::is_object) {
-                empty[part] = json!({});
+            if object.get(part).is_some_and(Value::is_object) && before.get(part).is_none() {
+                before[part] = json!({});
             }
         }
-        empty
+        before
     }
 
     fn own(&self, mut fields: FieldSet) -> FieldSet {
