@@ -57,8 +57,7 @@ impl ObjectWrite<'_, '_> {
         let warnings = self.check(&object, None)?;
         // After validation, as in a cluster: a client that only looks for this failure learns what else is wrong.
         if let Some(stored) = self.transaction.get(self.key) {
-            let mut failure =
-                ApiFailure::already_exists(self.kind, metadata_text(&object, "name"));
+            let mut failure = ApiFailure::already_exists(self.kind, metadata_text(&object, "name"));
             if metadata::is_being_deleted(&stored.object()) {
                 failure.message = format!("object is being deleted: {}", failure.message);
             }

@@ -202,7 +202,8 @@ impl Api {
         if revision <= current {
             return Ok(());
         }
-        let message = format!("Timeout: Too large resource version: {revision}, current: {current}");
+        let message =
+            format!("Timeout: Too large resource version: {revision}, current: {current}");
         let mut failure = ApiFailure::new(504, "Timeout", message);
         failure.details = Some(json!({"causes": [{
             "reason": "ResourceVersionTooLarge", "message": "Too large resource version"

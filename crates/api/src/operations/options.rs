@@ -294,7 +294,8 @@ mod tests {
     #[test]
     fn all_that_is_wrong_with_a_list_or_watch_is_said() {
         let list = |query| check_list_options(&QueryParameters::parse(query)).map_err(count_causes);
-        let watch = |query| check_watch_options(&QueryParameters::parse(query)).map_err(count_causes);
+        let watch =
+            |query| check_watch_options(&QueryParameters::parse(query)).map_err(count_causes);
         assert_eq!(list("resourceVersion=1&resourceVersionMatch=Exact"), Ok(()));
         assert_eq!(list("continue=a&resourceVersionMatch=Exact"), Err(2));
         assert_eq!(list("resourceVersion=0&resourceVersionMatch=Exact"), Err(1));

@@ -144,9 +144,7 @@ async fn details_leave_out_what_is_empty() {
     let (_, status) = session.post(CONFIG_MAPS, json!({"metadata": {}})).await;
     let details = status["details"].as_object().unwrap();
     assert_eq!(details.keys().collect::<Vec<_>>(), ["causes", "kind"], "{status}");
-    let object = |data| {
-        json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}, "data": data})
-    };
+    let object = |data| json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}, "data": data});
     let path = format!("{CONFIG_MAPS}/a?fieldManager=");
     assert_eq!(session.apply(&(path.clone() + "a"), object(json!({"a": "1"}))).await.0, 201);
     let (code, status) = session.apply(&(path + "b"), object(json!({"a": "2"}))).await;
@@ -213,10 +211,7 @@ async fn a_put_needs_a_name_and_a_delete_takes_options_only() {
     let (code, status) = session.put(&path, json!({"data": {"a": "b"}})).await;
     assert_eq!(
         (code, status["message"].as_str().unwrap()),
-        (
-            400,
-            "the name of the object (a based on URL) was undeterminable: name must be provided"
-        )
+        (400, "the name of the object (a based on URL) was undeterminable: name must be provided")
     );
     let deletion = |body| session.send("DELETE", &path, "application/json", body);
     assert_eq!(deletion(object).await.0, 400);

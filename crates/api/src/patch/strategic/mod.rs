@@ -230,12 +230,7 @@ fn position(positions: &HashMap<String, usize>, item: &Value, node: TypeNode) ->
 
 /// Sorts a list in the client's order, which is that of the patch unless it says another one. Items that the client
 /// does not know stay before the items that they preceded on the server, and come after all others.
-fn reorder(
-    items: Vec<Value>,
-    order: &[Value],
-    before: &[Value],
-    node: TypeNode,
-) -> Vec<Value> {
+fn reorder(items: Vec<Value>, order: &[Value], before: &[Value], node: TypeNode) -> Vec<Value> {
     let (order, before) = (positions(order, node), positions(before, node));
     let (mut known, unknown): (Vec<Value>, Vec<Value>) =
         items.into_iter().partition(|item| position(&order, item, node).is_some());

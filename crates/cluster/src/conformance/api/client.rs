@@ -28,6 +28,7 @@ pub struct ApiRequest {
 
 #[derive(Debug)]
 pub struct ApiResponse {
+    /// 0 if the server has closed the connection instead.
     pub status: u16,
     pub headers: HeaderMap,
     pub body: Bytes,
@@ -93,7 +94,15 @@ impl ApiClient {
         }
         let built = built.body(Full::from(request.body.clone().into_bytes()))?;
         let exchange = async {
-            let (parts, body) = (self.send)(built).await?.into_parts();
+            let (parts, body) = match (self.send)(built).await {
+                Ok(response) => response.into_parts(),
+                Err(error) if error.is_connect() => return Err(error.into()),
+                // A server that gives up on a request. One on a connection that is closed already was sent again.
+                Err(error) => {
+                    let body = format!("no response: {error:#}").into();
+                    return Ok(ApiResponse { status: 0, headers: HeaderMap::new(), body });
+                }
+            };
             let body = body.collect().await?.to_bytes();
             anyhow::Ok(ApiResponse { status: parts.status.as_u16(), headers: parts.headers, body })
         };

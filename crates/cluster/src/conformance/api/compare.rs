@@ -20,8 +20,11 @@ const CHOSEN: [(&str, &str); 9] = [
     ("healthCheckNodePort", "PORT"),
 ];
 
-/// Objects that only a cluster has: the API server's own Service and what follows from it.
-const OF_THE_CLUSTER: [&str; 1] = ["kubernetes"];
+/// The name of the embedded server's own Node.
+pub const THIS_NODE: &str = "this-node";
+
+/// Objects of one server only: the real one's own Service and what follows from it, the embedded one's Node.
+const OF_THE_CLUSTER: [&str; 2] = ["kubernetes", THIS_NODE];
 
 /// Replaces what a server chooses by placeholders, also where it is part of a message.
 #[derive(Debug, Default)]
@@ -44,6 +47,9 @@ impl Normalizer {
             }
             Value::Object(fields) => {
                 for (name, field) in fields.iter_mut() {
+                    if name == "managedFields" {
+                        sort_managers(field);
+                    }
                     let placeholder = CHOSEN.iter().find(|(chosen, _)| chosen == name);
                     match (placeholder, &*field) {
                         // A version of 0 or none has a meaning.
@@ -72,6 +78,7 @@ impl Normalizer {
             Value::Object(fields) => {
                 fields.values_mut().for_each(|field| self.replace_in_text(field));
             }
+            Value::String(text) if is_age(text) => *text = "AGE".to_owned(),
             Value::String(text) => {
                 for (seen, placeholder) in &self.seen {
                     if text.contains(seen.as_str()) {
@@ -84,10 +91,27 @@ impl Normalizer {
     }
 }
 
+/// Managers are in the order of their times, which are seconds.
+fn sort_managers(entries: &mut Value) {
+    let text = |entry: &Value, name: &str| entry[name].as_str().unwrap_or_default().to_owned();
+    if let Some(entries) = entries.as_array_mut() {
+        entries.sort_by_key(|entry| {
+            ["manager", "operation", "subresource"].map(|name| text(entry, name))
+        });
+    }
+}
+
+/// The age of an object in a table.
+fn is_age(text: &str) -> bool {
+    text.strip_suffix('s').is_some_and(|number| number.parse::<u32>().is_ok())
+}
+
 fn is_of_the_cluster(item: &Value) -> bool {
     let metadata = [&item["metadata"], &item["object"]["metadata"]];
     let name = metadata.iter().find_map(|metadata| metadata["name"].as_str());
-    name.is_some_and(|name| OF_THE_CLUSTER.contains(&name))
+    // Events of the real server's own controllers, which repair addresses.
+    let is_report = item["action"] == "IPAddressAllocation";
+    is_report || name.is_some_and(|name| OF_THE_CLUSTER.contains(&name))
 }
 
 /// Removes from what the real server says all that the embedded one says nothing about: it serves fewer kinds.
@@ -171,18 +195,18 @@ fn collect_differences(
         _ if real == embedded => {}
         _ => found.push(Difference {
             place: if place.is_empty() { "/".to_owned() } else { place.clone() },
-            real: shorten(real),
-            embedded: shorten(embedded),
+            real: shorten(&real.to_string()),
+            embedded: shorten(&embedded.to_string()),
         }),
     }
 }
 
-fn shorten(value: &Value) -> String {
-    const LIMIT: usize = 400;
-    let text = value.to_string();
+/// The beginning of a long text.
+pub fn shorten(text: &str) -> String {
+    const LIMIT: usize = 300;
     match text.char_indices().nth(LIMIT) {
         Some((end, _)) => format!("{}...", &text[..end]),
-        None => text,
+        None => text.to_owned(),
     }
 }
 
