@@ -258,7 +258,7 @@ fn status_and_spec_have_managers_of_their_own() {
     );
     assert_eq!(
         owners(&now)["balancer/Updatestatus"],
-        json!({ "f:status": { ".": {}, "f:loadBalancer": { ".": {}, "f:ingress": {} } } })
+        json!({ "f:status": { "f:loadBalancer": { ".": {}, "f:ingress": {} } } })
     );
     assert_eq!(owners(&now)["creator/Update"], owners(&live)["creator/Update"]);
 }
