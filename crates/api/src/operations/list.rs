@@ -185,7 +185,8 @@ impl Api {
             .and_then(|token| serde_json::from_slice(&token).ok())
             .filter(|resume: &ContinueToken| resume.v == CONTINUE_VERSION)
             .ok_or_else(|| {
-                ApiFailure::bad_request("invalid continue token: continue key is not valid: it is not one of this server")
+                let why = "continue key is not valid: it is not one of this server";
+                ApiFailure::bad_request(format!("invalid continue token: {why}"))
             })?;
         let after = format!("{prefix}{}", resume.start);
         let revision = u64::try_from(resume.rv).ok();

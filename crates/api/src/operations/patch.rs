@@ -259,7 +259,7 @@ fn check_uid(kind: &ApiKind, old: &Value, new: &Value) -> Result<(), ApiFailure>
 
 /// A patch must not change which object this is.
 fn check_identity(old: &Value, new: &Value) -> Result<(), ApiFailure> {
-    update::check_name(metadata_text(old, "name"), new)?;
+    update::check_name_in_path(metadata_text(old, "name"), new)?;
     if metadata_text(old, "namespace") != metadata_text(new, "namespace") {
         return Err(ApiFailure::bad_request(
             "the namespace of the object does not match the namespace on the request",
@@ -284,14 +284,14 @@ fn check_applied_type(target: &RequestTarget, applied: &Value) -> Result<(), Api
     }
     match metadata_text(applied, "name") {
         "" => Ok(()),
-        _ => update::check_name(target.name()?, applied),
+        _ => update::check_name_in_path(target.name()?, applied),
     }
 }
 
 /// A manager cannot own a field that the kind does not have, so an applied object must not contain one, whatever
 /// the client wishes for other writes.
 fn refuse_undeclared_fields(kind: &ApiKind, applied: &Value) -> Result<(), ApiFailure> {
-    let fields = apply::list_undeclared_fields(kind, applied);
+    let fields = apply::find_undeclared_fields(kind, applied);
     let mut sentences: Vec<String> =
         fields.iter().map(|field| format!("{field}: field not declared in schema")).collect();
     if sentences.is_empty() {

@@ -17,7 +17,7 @@ impl Api {
         let options = WriteOptions::parse(&request.query, &request.user_agent, "UpdateOptions")?;
         let (mut object, mut warnings) = request.object(options.field_validation)?;
         check_or_set_namespace(&request.target, &mut object)?;
-        check_name(request.target.name()?, &object)?;
+        check_name_in_path(request.target.name()?, &object)?;
         let target = request.target;
         let (code, written) = self
             .write(move |transaction, ledger| {
@@ -70,7 +70,7 @@ fn update_in_transaction(
 }
 
 /// The object's name must be that of the path.
-pub(super) fn check_name(name: &str, object: &Value) -> Result<(), ApiFailure> {
+pub(super) fn check_name_in_path(name: &str, object: &Value) -> Result<(), ApiFailure> {
     match metadata_text(object, "name") {
         given if given == name => Ok(()),
         "" => Err(ApiFailure::bad_request(format!(

@@ -28,9 +28,10 @@ pub(crate) fn apply_json_patch(object: &Value, patch: &Value) -> Result<Value, P
     let operations = json_patch::Patch::deserialize(patch).map_err(|error| {
         let why = format!("error decoding patch: {error}");
         // Like an API server, which reads only one operation after the other.
-        match patch.as_array().is_some_and(|all| all.iter().all(Value::is_object)) {
-            true => PatchError::Unfitting(why),
-            false => PatchError::Malformed(why),
+        if patch.as_array().is_some_and(|all| all.iter().all(Value::is_object)) {
+            PatchError::Unfitting(why)
+        } else {
+            PatchError::Malformed(why)
         }
     })?;
     if operations.len() > MOST_OPERATIONS {

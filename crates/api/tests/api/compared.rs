@@ -25,7 +25,10 @@ impl Session {
     async fn send(&self, method: &str, path: &str, type_: &str, body: Value) -> (u16, Value) {
         let request = hyper::Request::builder().method(method).uri(path);
         let request = request.header("content-type", type_);
-        let body = if body.is_null() { String::new() } else { body.to_string() };
+        let body = match body {
+            Value::Null => String::new(),
+            body => body.to_string(),
+        };
         let request = request.body(Body::from(body.into_bytes())).unwrap();
         let response = self.client.send(request).await.unwrap();
         let code = response.status().as_u16();

@@ -120,7 +120,7 @@ pub(crate) fn apply_server_side(
 }
 
 /// The paths of fields that an object to be applied has, and its kind has not.
-pub(crate) fn list_undeclared_fields(kind: &ApiKind, applied: &Value) -> Vec<String> {
+pub(crate) fn find_undeclared_fields(kind: &ApiKind, applied: &Value) -> Vec<String> {
     typed::list_undeclared_fields(applied, TypeNode::root(kind))
 }
 
