@@ -1,4 +1,4 @@
-//! `cargo xtask cluster` and `cargo xtask conformance`: build what a cluster consists of, and start the program of
+//! `cargo xtask cluster`, `conformance` and `bench cluster`: build what a cluster consists of, and start the program of
 //! `lb-cluster` as root.
 
 use std::process::Command;
@@ -6,7 +6,7 @@ use std::process::Command;
 use anyhow::Result;
 
 use crate::process::{become_root_command, run_command};
-use crate::run::{build_programs_of_profile, built_program};
+use crate::run::{build_programs_of_profile, build_with_agent, built_program};
 use crate::{image, packages};
 
 /// Runs a subcommand of the program. The image is built unless one is named or none is needed.
@@ -25,6 +25,20 @@ pub fn run_in_cluster(subcommand: &str, arguments: &[String]) -> Result<()> {
     become_root_command(&program, &arguments, None)
 }
 
+/// Runs the benchmark of an agent among many Services of a real API server. A quick run needs no release build.
+pub fn bench_in_cluster(arguments: &[String]) -> Result<()> {
+    packages::ensure_packages(&[&packages::DEMO, &packages::BENCHMARKS])?;
+    let is_quick = arguments.iter().any(|argument| argument == "--quick");
+    let (program, agent) =
+        build_with_agent("cluster", "dev", if is_quick { "dev" } else { "release" })?;
+    let arguments = [&["bench-cluster".to_owned()], arguments].concat();
+    if !asks_for_help(&arguments) {
+        // As this user, so that Go's caches are the user's own.
+        run_command(Command::new(&program).args(&arguments).arg("--build-only"))?;
+    }
+    become_root_command(&program, &arguments, Some(&agent))
+}
+
 fn asks_for_help(arguments: &[String]) -> bool {
     arguments.iter().any(|argument| argument == "--help" || argument == "-h")
 }
@@ -33,8 +47,11 @@ fn needs_image(arguments: &[String]) -> bool {
     let has =
         |word: &str| arguments.iter().any(|argument| argument.rsplit('=').next() == Some(word));
     let is_named = arguments.iter().any(|argument| argument.starts_with("--image"));
-    // Of the suites for kube-proxy only sig-network does without Millrace.
-    let is_without = has("none") || has("kube-proxy") && (has("cluster") || has("sig-network"));
+    // Of the suites for kube-proxy only sig-network does without Millrace; `api` by itself needs no node.
+    let in_nodes = ["sig-network", "ingress", "http2", "upgrade", "nodes", "control-plane"];
+    let is_without = has("none")
+        || has("kube-proxy") && (has("cluster") || has("sig-network"))
+        || has("api") && !in_nodes.into_iter().any(has);
     !is_named && (has("migration") || !is_without)
 }
 
@@ -53,6 +70,8 @@ mod tests {
         assert!(!needs("cluster --service-proxy=none"));
         assert!(!needs("cluster --image a/millrace.tar"));
         assert!(!needs("conformance sig-network --service-proxy kube-proxy"));
+        assert!(!needs("conformance api"));
+        assert!(needs("conformance api ingress"));
         assert!(needs("conformance --service-proxy kube-proxy"));
         assert!(needs("conformance sig-network migration --service-proxy kube-proxy"));
     }

@@ -57,6 +57,7 @@ Examples:
     cargo xtask bench --quick
     cargo xtask bench --only 'xdp*' --compare before.json
     cargo xtask bench control --services 1000,10000
+    cargo xtask bench cluster --services 10000
     cargo xtask bench compare --services 1,1000
     cargo xtask bench api --objects 50000 --watchers 1000
     cargo xtask bench ingress --only millrace,nginx
@@ -89,16 +90,17 @@ enum Command {
     /// Run benchmarks: nanoseconds per packet and system call, requests per second
     ///
     /// Without another word, packets and system calls. `bench control` measures the control plane, `bench startup` the
-    /// start of an agent, `bench api` the embedded API beside etcd; `bench compare` compares Millrace with nftables,
-    /// iptables, HAProxy and direct connections, `bench ingress` the Ingress proxy with nginx, HAProxy and Caddy;
-    /// `bench failover`, `bench ecmp` and `bench bfd-load` measure what faults of nodes and load do to clients.
+    /// start of an agent, `bench cluster` an agent beside kube-proxy among many Services of a real API server, `bench api`
+    /// the embedded API beside etcd; `bench compare` compares Millrace with nftables, iptables, HAProxy and direct
+    /// connections, `bench ingress` the Ingress proxy with nginx, HAProxy and Caddy; `bench failover`, `bench ecmp` and
+    /// `bench bfd-load` measure what faults of nodes and load do to clients.
     /// `bench -- --help`, and `--help` after one of these words, list their options.
     Bench(Passed),
     /// Run a Kubernetes cluster in network namespaces, with Millrace, until Ctrl-C
     ///
     /// Builds its programs from Go modules at the first start, for half an hour. `-- --help` lists the options.
     Cluster(Passed),
-    /// Run suites against a new cluster: sig-network, ingress, http2, upgrade, nodes, control-plane, migration
+    /// Run suites against a new cluster: sig-network, ingress, http2, upgrade, nodes, control-plane, migration, api
     Conformance(Passed),
     /// Build the BPF objects; installs a BPF compiler if none is found
     BuildEbpf(ebpf::EbpfOptions),
@@ -148,7 +150,10 @@ fn dispatch(command: Command) -> Result<ExitCode> {
         Command::Run(passed) => run::demo(&passed.arguments)?,
         Command::Test(options) => return test::run_tests(&options),
         Command::VmTest(options) => vm::test_in_machine(&options)?,
-        Command::Bench(passed) => run::bench(&passed.arguments)?,
+        Command::Bench(passed) => match passed.arguments.split_first() {
+            Some((first, rest)) if first == "cluster" => cluster::bench_in_cluster(rest)?,
+            _ => run::bench(&passed.arguments)?,
+        },
         Command::Cluster(passed) => cluster::run_in_cluster("cluster", &passed.arguments)?,
         Command::Conformance(passed) => cluster::run_in_cluster("conformance", &passed.arguments)?,
         Command::BuildEbpf(options) => ebpf::build_objects(&options)?,

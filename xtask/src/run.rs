@@ -13,7 +13,7 @@ use crate::{ebpf, etcd, packages};
 /// matters.
 pub fn demo(arguments: &[String]) -> Result<()> {
     packages::ensure_packages(&[&packages::DEMO])?;
-    let (demo, agent) = build("demo", "dev", "dev")?;
+    let (demo, agent) = build_with_agent("demo", "dev", "dev")?;
     become_root_command(&demo, arguments, Some(&agent))
 }
 
@@ -43,7 +43,7 @@ pub fn bench(arguments: &[String]) -> Result<()> {
         Some("ingress") => ("release", "image"),
         _ => ("release", "release"),
     };
-    let (program, agent) = build("bench", profiles.0, profiles.1)?;
+    let (program, agent) = build_with_agent("bench", profiles.0, profiles.1)?;
     become_root_command(&program, arguments, Some(&agent))
 }
 
@@ -62,8 +62,12 @@ fn bench_api(arguments: &[String]) -> Result<()> {
     run_command(&mut command)
 }
 
-/// Builds the BPF objects, and one program of `lb-bench` and the agent with a profile each. Returns the paths of both.
-fn build(program: &str, profile: &str, of_agent: &str) -> Result<(PathBuf, PathBuf)> {
+/// Builds the BPF objects, and one program and the agent with a profile each. Returns the paths of both.
+pub fn build_with_agent(
+    program: &str,
+    profile: &str,
+    of_agent: &str,
+) -> Result<(PathBuf, PathBuf)> {
     ebpf::build_objects_beside(|| {
         if profile == of_agent {
             return build_programs_of_profile(profile, &[program, "millrace"]);

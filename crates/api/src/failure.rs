@@ -59,6 +59,16 @@ impl ApiFailure {
         Self { details: Some(of_resource(kind, name)), ..Self::new(409, "Conflict", message) }
     }
 
+    /// Names the kind where others name the resource: API servers do so for preconditions of a DELETE.
+    pub(crate) fn conflict_of_kind(kind: &ApiKind, name: &str, why: &str) -> Self {
+        let message = format!(
+            "Operation cannot be fulfilled on {} \"{name}\": {why}",
+            qualify(kind.kind, kind.group)
+        );
+        let details = describe_object(kind.group, kind.kind, name);
+        Self { details: Some(details), ..Self::new(409, "Conflict", message) }
+    }
+
     /// The object was changed after the client read it.
     pub fn modified(kind: &ApiKind, name: &str) -> Self {
         let why = "the object has been modified; please apply your changes to the latest version \
@@ -92,7 +102,7 @@ impl ApiFailure {
         name: &str,
         violations: &[Violation],
     ) -> Self {
-        let qualified = if group.is_empty() { kind.to_owned() } else { format!("{kind}.{group}") };
+        let qualified = qualify(kind, group);
         let mut seen = HashSet::new();
         let sentences: Vec<String> = violations
             .iter()
@@ -103,11 +113,8 @@ impl ApiFailure {
             [one] => one.clone(),
             several => format!("[{}]", several.join(", ")),
         };
-        let causes: Vec<Value> = violations.iter().map(cause).collect();
-        let mut details = json!({"name": name, "kind": kind, "causes": causes});
-        if !group.is_empty() {
-            details["group"] = json!(group);
-        }
+        let mut details = describe_object(group, kind, name);
+        details["causes"] = violations.iter().map(cause).collect();
         let message = format!("{qualified} \"{name}\" is invalid: {all}");
         if violations.iter().any(|violation| violation.kind == ViolationKind::Internal) {
             return Self { details: Some(details), ..Self::new(500, "InternalError", message) };
@@ -117,6 +124,17 @@ impl ApiFailure {
 
     pub fn expired(message: impl Into<String>) -> Self {
         Self::new(410, "Expired", message)
+    }
+
+    pub(crate) fn with_empty_details(self) -> Self {
+        Self { details: Some(json!({})), ..self }
+    }
+
+    /// Adds a cause that clients can look for.
+    pub(crate) fn because(mut self, reason: &str, message: &str, field: &str) -> Self {
+        let details = self.details.get_or_insert_with(|| json!({}));
+        details["causes"] = json!([{"reason": reason, "message": message, "field": field}]);
+        self
     }
 
     /// Asks the client to try again after this time.
@@ -157,19 +175,23 @@ impl fmt::Display for ApiFailure {
 
 /// `services`, `ingresses.networking.k8s.io`
 fn qualified_resource(kind: &ApiKind) -> String {
-    if kind.group.is_empty() {
-        kind.plural.to_owned()
-    } else {
-        format!("{}.{}", kind.plural, kind.group)
-    }
+    qualify(kind.plural, kind.group)
+}
+
+/// `Service`, `Ingress.networking.k8s.io`
+fn qualify(name: &str, group: &str) -> String {
+    if group.is_empty() { name.to_owned() } else { format!("{name}.{group}") }
 }
 
 fn of_resource(kind: &ApiKind, name: &str) -> Value {
-    let mut details = json!({"name": name, "kind": kind.plural});
-    if !kind.group.is_empty() {
-        details["group"] = json!(kind.group);
-    }
-    details
+    describe_object(kind.group, kind.plural, name)
+}
+
+/// The details of a Status that concern an object. What is empty is left out.
+fn describe_object(group: &str, kind: &str, name: &str) -> Value {
+    let fields = [("group", group), ("kind", kind), ("name", name)].into_iter();
+    let fields = fields.filter(|(_, text)| !text.is_empty());
+    fields.map(|(field, text)| (field.to_owned(), json!(text))).collect()
 }
 
 fn cause(violation: &Violation) -> Value {

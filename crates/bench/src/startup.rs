@@ -5,13 +5,13 @@ use std::fs;
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::figures::Sample;
 use ::tests::programs::agent::{Agent, AgentSource};
 use ::tests::programs::api_server::ApiServer;
+use ::tests::programs::usage::{AnonymousPeak, processor_time};
 use ::tests::worlds::one_node::{DEVICE, OneNode};
 use anyhow::{Context, Result, ensure};
 use aya::maps::{HashMap, Map, MapData};
@@ -20,7 +20,6 @@ use lb_common::family::V4;
 use lb_common::header::protocol;
 use lb_common::layout::{Frontend, FrontendKey, map};
 use lb_kernel::Plain;
-use nix::unistd::{SysconfVar, sysconf};
 use serde_json::{Value, json};
 
 /// Measure the start of an agent among many Services: time until it is ready, CPU time and memory
@@ -72,34 +71,6 @@ fn objects(services: usize, endpoints: usize) -> Vec<Value> {
         ]
     };
     (0..services).flat_map(of_service).collect()
-}
-
-/// The CPU time of a process so far, in its own code and in the kernel.
-fn processor_time(pid: u32) -> Result<Duration> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    // The name before it may contain spaces.
-    let (_, fields) = stat.rsplit_once(')').context("no name")?;
-    let ticks = fields.split_whitespace().skip(11).take(2).map(str::parse::<u64>);
-    let ticks: u64 = ticks.sum::<Result<_, _>>()?;
-    let a_second = sysconf(SysconfVar::CLK_TCK)?.context("no length of ticks")? as f64;
-    Ok(Duration::from_secs_f64(ticks as f64 / a_second))
-}
-
-/// Anonymous memory, in MiB.
-fn memory(pid: u32) -> Option<f64> {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"))?;
-    Some(line.split_whitespace().next()?.parse::<f64>().ok()? / 1024.0)
-}
-
-/// The greatest anonymous memory of a process until the measurement ends.
-fn follow_memory(pid: u32, ends: &AtomicBool) -> f64 {
-    let mut peak = 0.0;
-    while !ends.load(Ordering::Relaxed) {
-        peak = memory(pid).unwrap_or_default().max(peak);
-        thread::sleep(Duration::from_millis(10));
-    }
-    peak
 }
 
 /// What one start took.
@@ -155,21 +126,17 @@ impl StartupBench<'_> {
         let source = AgentSource::Cluster(&self.kubeconfig);
         let flags: Vec<&str> = self.flags.iter().map(String::as_str).collect();
         let mut agent = Agent::launch(node, &pins, source, DEVICE, &flags)?;
-        let (pid, ends) = (agent.pid(), AtomicBool::new(false));
-        let (waited, peak) = thread::scope(|scope| {
-            let peak = scope.spawn(|| follow_memory(pid, &ends));
-            let mut wait = || -> Result<[Duration; 3]> {
-                agent.wait_for_output("endpoints and nodes listed")?;
-                let listed = began.elapsed();
-                agent.wait_for_output("ready service_ports=")?;
-                let ready = began.elapsed();
-                wait_for_frontend(&pins.join(map::FRONTENDS4), change.parse()?)?;
-                Ok([listed, ready, began.elapsed()])
-            };
-            let waited = wait();
-            ends.store(true, Ordering::Relaxed);
-            (waited, peak.join().unwrap_or_default())
-        });
+        let pid = agent.pid();
+        let peak = AnonymousPeak::follow(pid);
+        let mut wait = || -> Result<[Duration; 3]> {
+            agent.wait_for_output("endpoints and nodes listed")?;
+            let listed = began.elapsed();
+            agent.wait_for_output("ready service_ports=")?;
+            let ready = began.elapsed();
+            wait_for_frontend(&pins.join(map::FRONTENDS4), change.parse()?)?;
+            Ok([listed, ready, began.elapsed()])
+        };
+        let (waited, peak) = (wait(), peak.end());
         let [listed, ready, changed] = waited?;
         Ok((Start { listed, ready, changed, processor: processor_time(pid)?, peak }, agent))
     }

@@ -118,9 +118,6 @@ fn test_modules(kubernetes: &str) -> Vec<Module> {
 /// Builds what is missing, and returns the folder with all programs for this version of Kubernetes.
 pub fn build_programs(options: &ClusterOptions, with_tests: bool) -> Result<PathBuf> {
     let ClusterOptions { directory, kubernetes, .. } = options;
-    // Go is run in other folders.
-    fs::create_dir_all(directory).with_context(|| directory.display().to_string())?;
-    let directory = &directory.canonicalize()?;
     let mut modules = modules(kubernetes);
     if with_tests {
         modules.extend(test_modules(kubernetes));
@@ -128,9 +125,34 @@ pub fn build_programs(options: &ClusterOptions, with_tests: bool) -> Result<Path
     if options.installer == Installer::Helm {
         modules.push(module("helm.sh/helm/v3", "3.20.0", &[("helm.sh/helm/v3/cmd/helm", "helm")]));
     }
-    let missing: Vec<_> = modules
+    build_modules(directory, kubernetes, &modules, |_| true)
+}
+
+/// Builds what is missing of these programs, and returns their folder.
+pub fn build_programs_by_name(
+    directory: &Path,
+    kubernetes: &str,
+    names: &[&str],
+) -> Result<PathBuf> {
+    build_modules(directory, kubernetes, &modules(kubernetes), |name| names.contains(&name))
+}
+
+fn build_modules(
+    directory: &Path,
+    kubernetes: &str,
+    modules: &[Module],
+    is_needed: impl Fn(&str) -> bool,
+) -> Result<PathBuf> {
+    // Go is run in other folders.
+    fs::create_dir_all(directory).with_context(|| directory.display().to_string())?;
+    let directory = &directory.canonicalize()?;
+    let needed: Vec<_> = modules
         .iter()
         .flat_map(|module| module.programs.iter().map(move |program| (module, *program)))
+        .filter(|(_, (_, name))| is_needed(name))
+        .collect();
+    let missing: Vec<_> = needed
+        .iter()
         .filter(|(module, (_, name))| !module.binary(directory, name).exists())
         .collect();
     if !missing.is_empty() {
@@ -145,22 +167,16 @@ pub fn build_programs(options: &ClusterOptions, with_tests: bool) -> Result<Path
             .with_context(|| format!("{name} of the module {} can't be built", module.path))?;
         println!("      took {} s", start.elapsed().as_secs());
     }
-    link_programs(directory, kubernetes, &modules)
-}
-
-/// Makes one folder of hard links to the programs of all modules.
-fn link_programs(directory: &Path, kubernetes: &str, modules: &[Module]) -> Result<PathBuf> {
+    // One folder of hard links to the programs of all modules.
     let folder = directory.join(kubernetes).join("bin");
     fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
-    for module in modules {
-        for (_, name) in module.programs {
-            let link = folder.join(name);
-            if link.exists() {
-                fs::remove_file(&link)?;
-            }
-            fs::hard_link(module.binary(directory, name), &link)
-                .with_context(|| format!("{} can't be made", link.display()))?;
+    for (module, (_, name)) in &needed {
+        let link = folder.join(name);
+        if link.exists() {
+            fs::remove_file(&link)?;
         }
+        fs::hard_link(module.binary(directory, name), &link)
+            .with_context(|| format!("{} can't be made", link.display()))?;
     }
     Ok(folder)
 }

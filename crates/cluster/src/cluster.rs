@@ -35,7 +35,7 @@ pub(crate) enum ServiceProxy {
 }
 
 /// The version of Kubernetes that was run.
-const DEFAULT_KUBERNETES: &str = "1.36.3";
+pub(crate) const DEFAULT_KUBERNETES: &str = "1.36.3";
 
 #[derive(Clone, Debug, Args)]
 pub(crate) struct ClusterOptions {
@@ -365,7 +365,7 @@ fn node_objects(network: &Network) -> Value {
 }
 
 /// Starts a process that removes everything, and these files, when this one has ended, however it ended.
-fn start_cleaner(files: &[&Path]) -> Result<Child> {
+pub(crate) fn start_cleaner(files: &[&Path]) -> Result<Child> {
     use std::os::unix::process::CommandExt;
     let mut command = Command::new(std::env::current_exe()?);
     command

@@ -20,6 +20,7 @@ pub(crate) struct ControlPlane {
     programs: PathBuf,
     files: PathBuf,
     families: usize,
+    service_ranges: String,
     pub processes: Vec<(&'static str, Process)>,
 }
 
@@ -37,11 +38,23 @@ impl ControlPlane {
         families: usize,
         users: &[&User],
     ) -> Result<Self> {
+        Self::start_with_ranges(host, programs, files, &SERVICE_RANGES[..families], users)
+    }
+
+    /// Starts etcd and the API server as [`Self::start`], with these ranges of ClusterIPs, one of each address family.
+    pub fn start_with_ranges(
+        host: &Host,
+        programs: &Path,
+        files: &Path,
+        service_ranges: &[&str],
+        users: &[&User],
+    ) -> Result<Self> {
         let mut plane = Self {
             host: host.clone(),
             programs: programs.to_owned(),
             files: files.to_owned(),
-            families,
+            families: service_ranges.len(),
+            service_ranges: service_ranges.join(","),
             processes: Vec::new(),
         };
         let names = [
@@ -114,7 +127,7 @@ impl ControlPlane {
             file("service-account-key-file", "accounts.pub"),
             file("service-account-signing-key-file", "accounts.key"),
             "--service-account-issuer=https://kubernetes.default.svc.cluster.local".to_owned(),
-            format!("--service-cluster-ip-range={}", self.ranges(SERVICE_RANGES)),
+            format!("--service-cluster-ip-range={}", self.service_ranges),
             format!("--advertise-address={}", ROUTER[0]),
             format!("--secure-port={API_PORT}"),
             "--etcd-servers=http://127.0.0.1:2379".to_owned(),
@@ -135,8 +148,8 @@ impl ControlPlane {
             file("service-account-private-key-file", &self.files.join("accounts.key")),
             file("cluster-signing-cert-file", &self.files.join("ca.crt")),
             file("cluster-signing-key-file", &self.files.join("ca.key")),
-            format!("--service-cluster-ip-range={}", self.ranges(SERVICE_RANGES)),
-            format!("--cluster-cidr={}", self.ranges(POD_RANGES)),
+            format!("--service-cluster-ip-range={}", self.service_ranges),
+            format!("--cluster-cidr={}", POD_RANGES[..self.families].join(",")),
             "--allocate-node-cidrs=true".to_owned(),
             "--use-service-account-credentials=true".to_owned(),
             "--leader-elect=false".to_owned(),
@@ -146,10 +159,6 @@ impl ControlPlane {
             &arguments.iter().map(String::as_str).collect::<Vec<_>>(),
         )?;
         self.spawn("kube-scheduler", &[&file("kubeconfig", scheduler), "--leader-elect=false"])
-    }
-
-    fn ranges(&self, ranges: [&str; 2]) -> String {
-        ranges[..self.families].join(",")
     }
 
     fn spawn(&mut self, name: &'static str, arguments: &[&str]) -> Result<()> {

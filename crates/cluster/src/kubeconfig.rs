@@ -32,6 +32,10 @@ impl User {
         Self::new(format!("system:node:{node}"), "system:nodes")
     }
 
+    pub fn token(&self) -> &str {
+        &self.token
+    }
+
     /// The user's line of the API server's file of tokens.
     pub(crate) fn token_line(&self) -> String {
         format!("{},{},{},\"{}\"\n", self.token, self.name, self.name, self.group)

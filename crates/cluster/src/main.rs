@@ -16,6 +16,7 @@ mod interrupt;
 mod kubeconfig;
 mod network;
 mod node;
+mod scale;
 
 use std::fs;
 use std::io::{self, Read};
@@ -45,6 +46,9 @@ enum Task {
     Cluster(ClusterOptions),
     /// Run a conformance suite against a new cluster
     Conformance(conformance::ConformanceOptions),
+    /// Measure a service proxy among many Services: `cargo xtask bench cluster`
+    #[command(name = "bench-cluster", hide = true)]
+    Scale(scale::ScaleOptions),
     #[command(hide = true)]
     Node { file: PathBuf },
     #[command(hide = true)]
@@ -67,6 +71,7 @@ fn dispatch(task: Task) -> Result<()> {
     match task {
         Task::Cluster(options) => run_cluster(&options),
         Task::Conformance(options) => conformance::run_conformance(&options),
+        Task::Scale(options) => scale::run_scale_benchmark(&options),
         Task::Node { file } => node::enter_node(&file),
         Task::NodeInit { file } => node::run_init(&file),
         Task::CleanUp { files } => {

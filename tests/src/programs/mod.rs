@@ -6,3 +6,4 @@ pub mod bgp;
 pub mod bgp_daemons;
 pub mod bird;
 pub mod frr;
+pub mod usage;

@@ -109,7 +109,15 @@ pub(crate) fn parse_body(format: BodyFormat, body: &[u8]) -> Result<(Value, Vec<
 
 /// The options in the body of a DELETE. An empty body has none.
 pub(crate) fn decode_delete_options(format: BodyFormat, body: &[u8]) -> Result<Value, ApiFailure> {
-    decode_definition(DELETE_OPTIONS, format, body)
+    let options = decode_definition(DELETE_OPTIONS, format, body)?;
+    match options["kind"].as_str() {
+        None | Some("" | "DeleteOptions") => Ok(options),
+        // Such as the object to delete, whose fields would otherwise be ignored.
+        Some(kind) => {
+            let why = format!("the body of a DELETE is of kind {kind}, not DeleteOptions");
+            Err(ApiFailure::bad_request(why))
+        }
+    }
 }
 
 /// Decodes a body that is not an object. An empty body has no fields.

@@ -76,7 +76,10 @@ impl TypedWalk {
             let at = FieldPath { path, go: format!("{type_name}.{go}") };
             self.value(property, &mut field, &at)?;
             let is_required = required.is_some_and(|names| names.iter().any(|one| *one == *name));
-            if is_required || !means_nothing(facts, &name, &field) {
+            // Maps, but not types with fields.
+            let is_empty_map = property.get("additionalProperties").is_some()
+                && field.as_object().is_some_and(Map::is_empty);
+            if is_required || !is_empty_map && !means_nothing(facts, &name, &field) {
                 kept.insert(name, field);
             }
         }
@@ -276,6 +279,14 @@ mod tests {
                 "spec": {"ports": [{"port": 80}]}})
         );
         assert_eq!(unknown, ["spec.foo", "spec.ports[0].prot"]);
+    }
+
+    #[test]
+    fn empty_maps_are_removed_and_empty_types_stay() {
+        let sent = json!({"metadata": {"labels": {}, "annotations": {}},
+            "spec": {"selector": {}, "sessionAffinityConfig": {}}});
+        let (kept, _) = service(sent).unwrap();
+        assert_eq!(kept, json!({"metadata": {}, "spec": {"sessionAffinityConfig": {}}}));
     }
 
     #[test]

@@ -7,8 +7,7 @@ use serde_json::{Value, json};
 use super::respond::{self, ResponseBody};
 use crate::kinds::{ApiKind, KindRegistry};
 
-const VERBS: [&str; 8] =
-    ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"];
+const VERBS: [&str; 7] = ["create", "delete", "get", "list", "patch", "update", "watch"];
 const STATUS_VERBS: [&str; 3] = ["get", "patch", "update"];
 
 /// The Kubernetes release whose API is implemented.
@@ -92,7 +91,7 @@ pub(crate) fn discover_groups(
     } else {
         let names = kinds.group_versions().into_iter();
         let groups: Vec<Value> =
-            names.filter_map(|(name, _)| discover_group(kinds, name)).collect();
+            names.filter_map(|(name, _)| describe_group(kinds, name)).collect();
         json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups})
     };
     respond::respond_json(200, &value, pretty)
@@ -121,6 +120,15 @@ fn aggregated(accept: &str) -> Option<&'static str> {
     None
 }
 
+/// In alphabetical order.
+fn list_verbs(kind: &ApiKind) -> Vec<&'static str> {
+    let mut verbs = VERBS.to_vec();
+    if kind.rules.deletes_collections() {
+        verbs.insert(2, "deletecollection");
+    }
+    verbs
+}
+
 fn discovered_group(kinds: &KindRegistry, group: &str, version: &str) -> Value {
     let resources: Vec<Value> =
         kinds_of(kinds, group, version).into_iter().map(discovered_resource).collect();
@@ -137,7 +145,7 @@ fn discovered_resource(kind: &ApiKind) -> Value {
         "responseKind": response_kind,
         "scope": if kind.namespaced { "Namespaced" } else { "Cluster" },
         "singularResource": kind.singular,
-        "verbs": VERBS,
+        "verbs": list_verbs(kind),
     });
     if !kind.short_names.is_empty() {
         resource["shortNames"] = json!(kind.short_names);
@@ -157,6 +165,14 @@ fn discovered_resource(kind: &ApiKind) -> Value {
 
 /// `/apis/{group}`
 pub(crate) fn discover_group(kinds: &KindRegistry, name: &str) -> Option<Value> {
+    let mut group = describe_group(kinds, name)?;
+    group["kind"] = "APIGroup".into();
+    group["apiVersion"] = "v1".into();
+    Some(group)
+}
+
+/// A group as it is in a list.
+fn describe_group(kinds: &KindRegistry, name: &str) -> Option<Value> {
     let versions: Vec<Value> = kinds
         .group_versions()
         .into_iter()
@@ -167,8 +183,6 @@ pub(crate) fn discover_group(kinds: &KindRegistry, name: &str) -> Option<Value> 
         .collect();
     let preferred = versions.first()?.clone();
     Some(json!({
-        "kind": "APIGroup",
-        "apiVersion": "v1",
         "name": name,
         "versions": versions,
         "preferredVersion": preferred,
@@ -190,7 +204,7 @@ pub(crate) fn discover_resources(
             "singularName": kind.singular,
             "namespaced": kind.namespaced,
             "kind": kind.kind,
-            "verbs": VERBS,
+            "verbs": list_verbs(kind),
         });
         if !kind.short_names.is_empty() {
             resource["shortNames"] = json!(kind.short_names);

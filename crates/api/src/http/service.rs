@@ -5,7 +5,7 @@ use futures::stream;
 use http_body_util::{BodyExt, StreamBody};
 use hyper::body::{Body as _, Frame, Incoming};
 use hyper::header::{ACCEPT, CONTENT_ENCODING, CONTENT_TYPE, HeaderName, USER_AGENT};
-use hyper::{HeaderMap, Method, Request, Response};
+use hyper::{HeaderMap, Method, Request, Response, StatusCode};
 use jiff::Timestamp;
 use serde_json::json;
 use tokio::task::{spawn_blocking, yield_now};
@@ -105,8 +105,11 @@ impl ApiService {
                 let response = self.objects(request, client, target, watch, wishes).await;
                 let mut response = response
                     .unwrap_or_else(|failure| respond::respond_failure(&failure, wishes.pretty));
-                let warnings: Vec<String> = deprecation.into_iter().map(str::to_owned).collect();
-                respond::add_warnings(&mut response, &warnings);
+                if response.status() != StatusCode::METHOD_NOT_ALLOWED {
+                    let warnings: Vec<String> =
+                        deprecation.into_iter().map(str::to_owned).collect();
+                    respond::add_warnings(&mut response, &warnings);
+                }
                 return Ok(response);
             }
             ApiPath::Review(review) => return self.review(request, client, review, wishes).await,
@@ -176,6 +179,7 @@ impl ApiService {
         let verb = verb(&method, watch, target.name.is_some())
             .ok_or_else(ApiFailure::method_not_allowed)?;
         let role = authorize(self.api.kinds(), client, verb, &target)?;
+        refuse_collection_write(verb, &target)?;
         target.keeps_metadata = !role.may_change(self.api.kinds(), &target);
         let mut query = wishes.query.clone();
         match secrets::decide_visibility(&self.api, role, &target, &query)? {
@@ -328,6 +332,21 @@ fn verb(method: &Method, watch: bool, named: bool) -> Option<&'static str> {
         (&Method::DELETE, false) => "deletecollection",
         _ => return None,
     })
+}
+
+/// Objects are created and deleted in one namespace at a time: the path of all namespaces can only be read.
+fn refuse_collection_write(verb: &str, target: &RequestTarget) -> Result<(), ApiFailure> {
+    let in_all_namespaces = target.kind.namespaced && target.namespace.is_none();
+    match verb {
+        "create" | "deletecollection" if in_all_namespaces => match target.kind.declared {
+            Some(_) => Err(ApiFailure::no_such_path()),
+            None => Err(ApiFailure::method_not_allowed()),
+        },
+        "deletecollection" if !target.kind.rules.deletes_collections() => {
+            Err(ApiFailure::method_not_allowed())
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Fails if the request is to be made in the name of another user (`kubectl --as`). Roles belong to

@@ -46,6 +46,13 @@ impl KindRules for EndpointSlice {
             }
         }
         metadata::count_generation(object, old);
+        // Labels name the Service, so they count, too.
+        if let Some(old) = old
+            && get_value(object, "metadata.labels") != get_value(old, "metadata.labels")
+        {
+            let generation = get_number(old, "metadata.generation").max(1) + 1;
+            set_value(object, "metadata.generation", generation);
+        }
     }
 
     fn validate(&self, object: &Value, old: Option<&Value>) -> Vec<Violation> {
@@ -57,8 +64,12 @@ impl KindRules for EndpointSlice {
                 violations.push(Violation::not_supported("addressType", kind, &ADDRESS_TYPES));
             }
         }
-        violations.extend(validate_endpoints(object));
         violations.extend(validate_ports(get_list(object, "ports")));
+        // What is stored was valid in the version that stored it.
+        let stored = old.map(|old| get_list(old, "endpoints"));
+        if stored != Some(get_list(object, "endpoints")) {
+            violations.extend(validate_endpoints(object));
+        }
         if let Some(old) = old {
             violations.extend(metadata::validate_immutable(object, old, "addressType"));
         }
@@ -138,18 +149,33 @@ fn validate_addresses(endpoint: &Value, path: &str, kind: &str) -> Vec<Violation
     for (index, address) in addresses.into_iter().enumerate() {
         let field = format!("{path}[{index}]");
         match kind {
-            "IPv4" | "IPv6" => {
-                let is_v4 = kind == "IPv4";
-                if names::parse_ip(address).is_none_or(|ip| ip.is_ipv4() != is_v4) {
-                    let detail = format!("must be a valid {kind} address");
-                    violations.push(Violation::invalid(field.as_str(), address, &detail));
-                }
-                violations.extend(names::check_endpoint_ip(&field, address));
-            }
+            "IPv4" | "IPv6" => violations.extend(validate_ip(&path, &field, address, kind)),
             "FQDN" => violations.extend(domain_name(&field, address)),
             _ => {}
         }
     }
+    violations
+}
+
+/// An address of the slice's family. `path` is that of all addresses of the endpoint.
+fn validate_ip(path: &str, field: &str, address: &str, family: &str) -> Vec<Violation> {
+    let wrong = names::check_name(field, address, names::check_ip);
+    if !wrong.is_empty() {
+        return wrong;
+    }
+    let is_v4 = family == "IPv4";
+    let mut violations = Vec::new();
+    if let Some(ip) = names::parse_ip(address) {
+        if !is_v4 && ip.to_string() != address {
+            let detail = format!("must be in canonical form ({:?})", ip.to_string());
+            return vec![Violation::invalid(field, address, &detail)];
+        }
+        if ip.is_ipv4() != is_v4 {
+            let detail = format!("must be an {family} address");
+            violations.push(Violation::invalid(path, address, &detail));
+        }
+    }
+    violations.extend(names::check_endpoint_ip(field, address));
     violations
 }
 

@@ -58,6 +58,11 @@ impl KindRules for Namespace {
         violations
     }
 
+    /// Each takes all that is in it with it.
+    fn deletes_collections(&self) -> bool {
+        false
+    }
+
     fn columns(&self) -> &'static [TableColumn] {
         const {
             &[

@@ -99,6 +99,11 @@ pub trait KindRules: Sync {
         true
     }
 
+    /// Whether all objects of a namespace, or of a kind without namespaces, can be deleted by one request.
+    fn deletes_collections(&self) -> bool {
+        true
+    }
+
     /// Whether a DELETE returns the deleted object instead of a Status.
     fn returns_deleted(&self) -> bool {
         false

@@ -49,11 +49,20 @@ impl ObjectWrite<'_, '_> {
         manager: &FieldManager<'_>,
     ) -> Result<WrittenObject, ApiFailure> {
         self.check_namespace(&object)?;
-        admission::admit_default_class(self.transaction, self.kind, &mut object);
         metadata::set_creation_fields(&mut object, self.now)?;
+        // Before all that the server adds, which no client owns.
+        object = self.manage(None, object, Subresource::None, manager);
+        admission::admit_default_class(self.transaction, self.kind, &mut object);
         self.kind.rules.prepare(&mut object, None, Subresource::None);
         let warnings = self.check(&object, None)?;
-        let object = self.manage(None, object, Subresource::None, manager);
+        // After validation, as in a cluster: a client that only looks for this failure learns what else is wrong.
+        if let Some(stored) = self.transaction.get(self.key) {
+            let mut failure = ApiFailure::already_exists(self.kind, metadata_text(&object, "name"));
+            if metadata::is_being_deleted(&stored.object()) {
+                failure.message = format!("object is being deleted: {}", failure.message);
+            }
+            return Err(failure);
+        }
         let object = self.store(object, None)?;
         Ok(WrittenObject { object, warnings })
     }
@@ -74,9 +83,9 @@ impl ObjectWrite<'_, '_> {
                 metadata::restore_managed_fields(&mut object, &old);
             }
         }
+        object = self.manage(Some(&old), object, subresource, manager);
         self.kind.rules.prepare(&mut object, Some(&old), subresource);
         let warnings = self.check(&object, Some(&old))?;
-        let object = self.manage(Some(&old), object, subresource, manager);
         if is_same(&old, &object) {
             return Ok(WrittenObject { object: old, warnings });
         }
@@ -174,7 +183,10 @@ impl ObjectWrite<'_, '_> {
             let why = format!(
                 "unable to create new content in namespace {name} because it is being terminated"
             );
-            return Err(ApiFailure::forbidden(self.kind, metadata_text(object, "name"), &why));
+            let failure = ApiFailure::forbidden(self.kind, metadata_text(object, "name"), &why);
+            // Controllers look for this cause, and stop trying.
+            let message = format!("namespace {name} is being terminated");
+            return Err(failure.because("NamespaceTerminating", &message, "metadata.namespace"));
         }
         Ok(())
     }

@@ -50,9 +50,6 @@ pub(super) fn create_in_transaction(
     choose_name(transaction, target, &mut object)?;
     let name = metadata_text(&object, "name").to_owned();
     let key = storage_key(target.kind, target.namespace.as_deref(), &name);
-    if !name.is_empty() && transaction.get(&key).is_some() {
-        return Err(ApiFailure::already_exists(target.kind, &name));
-    }
     target.kind.rules.set_defaults(&mut object);
     let change = ObjectWrite {
         transaction,

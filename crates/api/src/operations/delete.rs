@@ -5,7 +5,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::allocations::AllocationLedger;
-use super::change::{ObjectWrite, check_preconditions};
+use super::change::ObjectWrite;
 use super::options::{DeleteOptions, DeletionPropagation};
 use super::selectors::ObjectSelector;
 use super::{
@@ -35,8 +35,7 @@ impl Api {
             let stored = transaction
                 .get(&key)
                 .ok_or_else(|| ApiFailure::not_found(target.kind, target.name().unwrap_or("")))?;
-            let revision = options.resource_version.as_deref();
-            check_preconditions(&target, &stored, revision, options.uid.as_deref())?;
+            check_delete_preconditions(&target, &stored, &options)?;
             let (object, gone) =
                 delete_in_transaction(transaction, ledger, &target, &key, &stored, &options)?;
             let value = if gone && !target.kind.rules.returns_deleted() {
@@ -89,6 +88,31 @@ fn options(request: &ApiRequest) -> Result<DeleteOptions, ApiFailure> {
     DeleteOptions::parse(&request.query, &body)
 }
 
+/// The object must still be the one that the client wants to delete.
+fn check_delete_preconditions(
+    target: &RequestTarget,
+    stored: &StoredObject,
+    options: &DeleteOptions,
+) -> Result<(), ApiFailure> {
+    let metadata = stored.metadata();
+    let text = |field: &str| metadata[field].as_str().unwrap_or_default();
+    let refuse = |field: &str, wanted: &str, actual: &str, since: &str| {
+        let why = format!(
+            "the {field} in the precondition ({wanted}) does not match the {field} in record \
+             ({actual}). The object might have been {since}"
+        );
+        ApiFailure::conflict_of_kind(target.kind, text("name"), &why)
+    };
+    if let Some(uid) = options.uid.as_deref().filter(|uid| *uid != text("uid")) {
+        return Err(refuse("UID", uid, text("uid"), "deleted and then recreated"));
+    }
+    let revision = stored.revision.to_string();
+    match options.resource_version.as_deref().filter(|wanted| *wanted != revision) {
+        Some(wanted) => Err(refuse("ResourceVersion", wanted, &revision, "modified")),
+        None => Ok(()),
+    }
+}
+
 /// Returns the object in its current or last state, and whether it is gone.
 fn delete_in_transaction(
     transaction: &mut Transaction<'_>,
@@ -125,6 +149,7 @@ fn delete_in_transaction(
             object["metadata"]["generation"] = (generation + 1).into();
         }
         if kind.kind == "Namespace" {
+            metadata::metadata_mut(&mut object).remove("deletionGracePeriodSeconds");
             object["status"]["phase"] = "Terminating".into();
         }
     }

@@ -8,7 +8,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::options::QueryParameters;
+use super::options::{self, QueryParameters};
 use super::selectors::ObjectSelector;
 use super::{Api, ApiRequest, OperationResult, shown, storage_key};
 use crate::failure::ApiFailure;
@@ -185,7 +185,8 @@ impl Api {
             .and_then(|token| serde_json::from_slice(&token).ok())
             .filter(|resume: &ContinueToken| resume.v == CONTINUE_VERSION)
             .ok_or_else(|| {
-                ApiFailure::bad_request("continue key is not valid: it is not one of this server")
+                let why = "continue key is not valid: it is not one of this server";
+                ApiFailure::bad_request(format!("invalid continue token: {why}"))
             })?;
         let after = format!("{prefix}{}", resume.start);
         let revision = u64::try_from(resume.rv).ok();
@@ -202,7 +203,8 @@ impl Api {
         if revision <= current {
             return Ok(());
         }
-        let message = format!("Too large resource version: {revision}, current: {current}");
+        let message =
+            format!("Timeout: Too large resource version: {revision}, current: {current}");
         let mut failure = ApiFailure::new(504, "Timeout", message);
         failure.details = Some(json!({"causes": [{
             "reason": "ResourceVersionTooLarge", "message": "Too large resource version"
@@ -256,56 +258,38 @@ enum ListSnapshot {
 }
 
 fn snapshot(query: &QueryParameters, limited: bool) -> Result<ListSnapshot, ApiFailure> {
-    let revision = read_revision(query)?;
-    if query.parse_flag("sendInitialEvents")?.is_some() {
-        let detail = "sendInitialEvents is forbidden for list";
-        let violation = Violation::forbidden("sendInitialEvents", detail);
-        return Err(ApiFailure::invalid_of("meta.k8s.io", "ListOptions", "", &[violation]));
-    }
-    let wanted = query.first_value("resourceVersionMatch");
-    let field = "resourceVersionMatch";
-    let invalid =
-        |violation| Err(ApiFailure::invalid_of("meta.k8s.io", "ListOptions", "", &[violation]));
+    options::check_list_options(query)?;
+    // Other requests fail with 422.
+    let revision = parse_revision(query)
+        .map_err(|why| ApiFailure::bad_request(format!("invalid resource version: {why}")))?;
     if !query.first_value("continue").is_empty() {
-        if !wanted.is_empty() {
-            let detail = "resourceVersionMatch is forbidden for continue";
-            return invalid(Violation::forbidden(field, detail));
-        }
         if revision.is_some_and(|revision| revision != 0) {
             let detail = "specifying resource version is not allowed when using continue";
             return Err(ApiFailure::bad_request(detail));
         }
         return Ok(ListSnapshot::Any);
     }
-    match (wanted, revision) {
-        ("", None | Some(0)) | ("NotOlderThan", Some(0)) => Ok(ListSnapshot::Any),
+    Ok(match (query.first_value("resourceVersionMatch"), revision) {
+        (_, None | Some(0)) => ListSnapshot::Any,
+        ("Exact", Some(revision)) => ListSnapshot::Exact(revision),
         // Default of all API servers.
-        ("", Some(revision)) if limited => Ok(ListSnapshot::Exact(revision)),
-        ("" | "NotOlderThan", Some(revision)) => Ok(ListSnapshot::NotOlderThan(revision)),
-        ("Exact", Some(0)) => {
-            let detail = "resourceVersionMatch \"exact\" is forbidden for resourceVersion \"0\"";
-            invalid(Violation::forbidden(field, detail))
-        }
-        ("Exact", Some(revision)) => Ok(ListSnapshot::Exact(revision)),
-        ("Exact" | "NotOlderThan", None) => {
-            let detail = "resourceVersionMatch is forbidden unless resourceVersion is provided";
-            invalid(Violation::forbidden(field, detail))
-        }
-        (other, _) => {
-            let supported = ["", "Exact", "NotOlderThan"];
-            invalid(Violation::not_supported(field, other, &supported))
-        }
-    }
+        ("", Some(revision)) if limited => ListSnapshot::Exact(revision),
+        (_, Some(revision)) => ListSnapshot::NotOlderThan(revision),
+    })
 }
 
 /// The parameter `resourceVersion`, if any.
 pub(super) fn read_revision(query: &QueryParameters) -> Result<Option<u64>, ApiFailure> {
+    let revision = parse_revision(query);
+    revision.map_err(|why| ApiFailure::invalid_of("meta.k8s.io", "ListOptions", "", &[why]))
+}
+
+fn parse_revision(query: &QueryParameters) -> Result<Option<u64>, Violation> {
     match query.first_value("resourceVersion") {
         "" => Ok(None),
         text => text.parse().map(Some).map_err(|_| {
             let detail = format!("strconv.ParseUint: parsing {text:?}: invalid syntax");
-            let violation = Violation::invalid("resourceVersion", text, &detail);
-            ApiFailure::invalid_of("meta.k8s.io", "ListOptions", "", &[violation])
+            Violation::invalid("resourceVersion", text, &detail)
         }),
     }
 }

@@ -63,7 +63,6 @@ pub(crate) fn restore_server_fields(object: &mut Value, old: &Value) {
         "creationTimestamp",
         "deletionTimestamp",
         "deletionGracePeriodSeconds",
-        "generateName",
         "namespace",
         "resourceVersion",
     ] {

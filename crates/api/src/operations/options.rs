@@ -63,6 +63,71 @@ impl QueryParameters {
     }
 }
 
+const MATCH: &str = "resourceVersionMatch";
+const NOT_WITH_CONTINUE: &str = "resourceVersionMatch is forbidden when continue is provided";
+
+/// Refuses parameters that make no sense for a list.
+pub(crate) fn check_list_options(query: &QueryParameters) -> Result<(), ApiFailure> {
+    let mut violations = Vec::new();
+    let (wanted, revision) = (query.first_value(MATCH), query.first_value("resourceVersion"));
+    if !wanted.is_empty() {
+        if revision.is_empty() {
+            let detail = "resourceVersionMatch is forbidden unless resourceVersion is provided";
+            violations.push(Violation::forbidden(MATCH, detail));
+        }
+        if !query.first_value("continue").is_empty() {
+            violations.push(Violation::forbidden(MATCH, NOT_WITH_CONTINUE));
+        }
+        if !["Exact", "NotOlderThan"].contains(&wanted) {
+            let supported = ["Exact", "NotOlderThan", ""];
+            violations.push(Violation::not_supported(MATCH, wanted, &supported));
+        }
+        if wanted == "Exact" && revision == "0" {
+            let detail = "resourceVersionMatch \"exact\" is forbidden for resourceVersion \"0\"";
+            violations.push(Violation::forbidden(MATCH, detail));
+        }
+    }
+    if query.parse_flag("sendInitialEvents")?.is_some() {
+        let detail = "sendInitialEvents is forbidden for list";
+        violations.push(Violation::forbidden("sendInitialEvents", detail));
+    }
+    refuse_list_options(&violations)
+}
+
+/// Refuses parameters that make no sense for a watch.
+pub(crate) fn check_watch_options(query: &QueryParameters) -> Result<(), ApiFailure> {
+    let mut violations = Vec::new();
+    let wanted = query.first_value(MATCH);
+    let has_initial_events = query.parse_flag("sendInitialEvents")?.is_some();
+    if has_initial_events && wanted != "NotOlderThan" {
+        let detail = "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan";
+        violations.push(Violation::forbidden(MATCH, detail));
+    }
+    if !wanted.is_empty() {
+        if !has_initial_events {
+            let detail = "resourceVersionMatch is forbidden for watch unless sendInitialEvents is \
+                          provided";
+            violations.push(Violation::forbidden(MATCH, detail));
+        }
+        if wanted != "NotOlderThan" {
+            violations.push(Violation::not_supported(MATCH, wanted, &["NotOlderThan"]));
+        }
+    }
+    // Without a version the server chooses a match.
+    let has_match = !wanted.is_empty() || matches!(query.first_value("resourceVersion"), "" | "0");
+    if has_match && !query.first_value("continue").is_empty() {
+        violations.push(Violation::forbidden(MATCH, NOT_WITH_CONTINUE));
+    }
+    refuse_list_options(&violations)
+}
+
+fn refuse_list_options(violations: &[Violation]) -> Result<(), ApiFailure> {
+    if violations.is_empty() {
+        return Ok(());
+    }
+    Err(ApiFailure::invalid_of("meta.k8s.io", "ListOptions", "", violations))
+}
+
 /// The options of every write.
 #[derive(Debug, Clone)]
 pub(crate) struct WriteOptions {
@@ -82,7 +147,6 @@ impl WriteOptions {
         options: &str,
     ) -> Result<Self, ApiFailure> {
         let mut violations = Vec::new();
-        let dry_run = dry_run(query.all_values("dryRun"), &mut violations);
         let manager = query.first_value("fieldManager");
         if manager.len() > 128 {
             violations.push(Violation::too_long("fieldManager", 128));
@@ -91,6 +155,7 @@ impl WriteOptions {
             let detail = "should only contain printable characters";
             violations.push(Violation::invalid("fieldManager", manager, detail));
         }
+        let dry_run = dry_run(query.all_values("dryRun"), &mut violations);
         let field_validation = match query.first_value("fieldValidation") {
             "" | "Warn" => FieldValidation::Warn,
             "Ignore" => FieldValidation::Ignore,
@@ -114,8 +179,8 @@ impl WriteOptions {
 }
 
 fn dry_run(directives: &[String], violations: &mut Vec<Violation>) -> bool {
-    for directive in directives.iter().filter(|directive| *directive != "All") {
-        violations.push(Violation::not_supported("dryRun", directive.as_str(), &["All"]));
+    if directives.iter().any(|directive| directive != "All") {
+        violations.push(Violation::not_supported("dryRun", directives.to_vec(), &["All"]));
     }
     !directives.is_empty()
 }
@@ -150,7 +215,6 @@ impl DeleteOptions {
         let mut directives: Vec<String> =
             from_body.filter_map(Value::as_str).map(str::to_owned).collect();
         directives.extend(query.all_values("dryRun").iter().cloned());
-        let dry_run = dry_run(&directives, &mut violations);
         let policy =
             body["propagationPolicy"].as_str().unwrap_or(query.first_value("propagationPolicy"));
         let orphan = match body["orphanDependents"].as_bool() {
@@ -167,20 +231,15 @@ impl DeleteOptions {
             ("", Some(false)) | ("Background", _) => Some(DeletionPropagation::Background),
             ("Foreground", _) => Some(DeletionPropagation::Foreground),
             (other, _) => {
-                let supported = ["Foreground", "Background", "Orphan", ""];
+                let supported = ["Foreground", "Background", "Orphan", "nil"];
                 violations.push(Violation::not_supported("propagationPolicy", other, &supported));
                 None
             }
         };
-        // Objects of all kinds here are deleted at once. The grace period only has to be a number.
-        let grace = match body["gracePeriodSeconds"].as_i64() {
-            Some(seconds) => Some(seconds),
-            None => query.parse_number("gracePeriodSeconds")?,
-        };
-        if let Some(seconds) = grace.filter(|seconds| *seconds < 0) {
-            let detail = "must be greater than or equal to 0";
-            violations.push(Violation::invalid("gracePeriodSeconds", seconds, detail));
-        }
+        let dry_run = dry_run(&directives, &mut violations);
+        // Objects of all kinds here are deleted at once. The grace period only has to be a number, which may be
+        // negative.
+        query.parse_number("gracePeriodSeconds")?;
         if !violations.is_empty() {
             return Err(ApiFailure::invalid_of("meta.k8s.io", "DeleteOptions", "", &violations));
         }
@@ -221,10 +280,32 @@ mod tests {
         assert_eq!(failure.code, 422);
         assert_eq!(
             failure.message,
-            "CreateOptions.meta.k8s.io \"\" is invalid: dryRun: Unsupported value: \"Some\": \
+            "CreateOptions.meta.k8s.io \"\" is invalid: dryRun: Unsupported value: [\"Some\"]: \
              supported values: \"All\""
         );
         assert!(write("fieldValidation=Sometimes").is_err());
+    }
+
+    fn count_causes(failure: ApiFailure) -> usize {
+        assert_eq!(failure.code, 422);
+        failure.details.unwrap()["causes"].as_array().unwrap().len()
+    }
+
+    #[test]
+    fn all_that_is_wrong_with_a_list_or_watch_is_said() {
+        let list = |query| check_list_options(&QueryParameters::parse(query)).map_err(count_causes);
+        let watch =
+            |query| check_watch_options(&QueryParameters::parse(query)).map_err(count_causes);
+        assert_eq!(list("resourceVersion=1&resourceVersionMatch=Exact"), Ok(()));
+        assert_eq!(list("continue=a&resourceVersionMatch=Exact"), Err(2));
+        assert_eq!(list("resourceVersion=0&resourceVersionMatch=Exact"), Err(1));
+        assert_eq!(list("resourceVersion=1&resourceVersionMatch=Some"), Err(1));
+        assert_eq!(watch("sendInitialEvents=true&resourceVersionMatch=NotOlderThan"), Ok(()));
+        assert_eq!(watch("resourceVersionMatch=Exact"), Err(2));
+        assert_eq!(watch("sendInitialEvents=true"), Err(1));
+        let continued = "sendInitialEvents=true&resourceVersionMatch=NotOlderThan&continue=a";
+        assert_eq!(watch(continued), Err(1));
+        assert_eq!(watch("continue=a"), Err(1));
     }
 
     #[test]
@@ -237,7 +318,9 @@ mod tests {
         );
         let orphan = options("propagationPolicy=Orphan", json!({})).unwrap();
         assert_eq!(orphan.propagation, Some(DeletionPropagation::Orphan));
-        assert!(options("", json!({"gracePeriodSeconds": -1})).is_err());
+        assert!(options("", json!({"gracePeriodSeconds": -1})).is_ok());
+        assert!(options("gracePeriodSeconds=-1", json!({})).is_ok());
+        assert!(options("gracePeriodSeconds=soon", json!({})).is_err());
         assert!(options("propagationPolicy=Later", json!({})).is_err());
         let bound = json!({"preconditions": {"uid": "a", "resourceVersion": "7"}});
         let bound = options("", bound).unwrap();

@@ -10,7 +10,7 @@ use super::go;
 use super::options::{QueryParameters, WriteOptions};
 use super::{
     Api, ApiRequest, OperationResult, RequestTarget, metadata, metadata_text, report_oddities,
-    shown, unsupported,
+    shown, unsupported, update,
 };
 use crate::codec::{self, BodyFormat};
 use crate::failure::ApiFailure;
@@ -119,10 +119,9 @@ fn patch_object(
     };
     let mut object = result.map_err(|error| match error {
         PatchError::Malformed(why) => ApiFailure::bad_request(why),
-        PatchError::Unfitting(why) => ApiFailure::new(422, "Invalid", why),
+        PatchError::Unfitting(why) => ApiFailure::new(422, "Invalid", why).with_empty_details(),
         PatchError::TooLarge(why) => ApiFailure::new(413, "RequestEntityTooLarge", why),
     })?;
-    check_identity(&old, &object)?;
     // Like an API server, which reports what it could not decode: the object, or a strategic patch.
     let shown = match type_ {
         PatchType::Strategic => go::format_go_value(patch),
@@ -132,6 +131,18 @@ fn patch_object(
         let violation = Violation::invalid("patch", shown.as_str(), why);
         ApiFailure::invalid_of("", "", "", &[violation])
     };
+    if !object.is_object() {
+        return Err(invalid("the patch leaves no object"));
+    }
+    for field in ["apiVersion", "kind"] {
+        if object[field].is_null() {
+            object[field] = old[field].clone();
+        } else if old[field] != object[field] {
+            return Err(invalid(&format!("the {field} of an object can't be changed by a patch")));
+        }
+    }
+    check_identity(&old, &object)?;
+    check_uid(kind, &old, &object)?;
     let oddities = codec::shape_object(kind, &mut object).map_err(|why| invalid(&why))?;
     let warnings = report_oddities(oddities, options.field_validation, invalid)?;
     let written = change(transaction, ledger, target, &key, &stored, object, options, false)?;
@@ -154,6 +165,7 @@ fn apply_configuration(
     if !applied["metadata"]["managedFields"].is_null() {
         return Err(ApiFailure::bad_request("metadata.managedFields must be nil"));
     }
+    refuse_undeclared_fields(kind, &applied)?;
     check_or_set_namespace(target, &mut applied)?;
     metadata::metadata_mut(&mut applied).insert("name".to_owned(), target.name()?.into());
     if target.keeps_metadata {
@@ -175,7 +187,7 @@ fn apply_configuration(
     let subresource = target.subresource;
     let merged =
         apply::apply_server_side(kind, live.as_ref(), &applied, manager, force, subresource, now)
-            .map_err(|conflicts| conflict_of_managers(target, &conflicts))?;
+            .map_err(|conflicts| conflict_of_managers(&conflicts))?;
     let (code, written) = match &stored {
         Some(stored) => {
             let written = change(transaction, ledger, target, &key, stored, merged, options, true)?;
@@ -235,25 +247,19 @@ fn with_warnings(mut written: WrittenObject, warnings: Vec<String>) -> WrittenOb
     written
 }
 
+/// In a PUT the uid is a precondition. A patch would change it.
+fn check_uid(kind: &ApiKind, old: &Value, new: &Value) -> Result<(), ApiFailure> {
+    let uid = metadata_text(new, "uid");
+    if uid.is_empty() || uid == metadata_text(old, "uid") {
+        return Ok(());
+    }
+    let violation = Violation::invalid("metadata.uid", uid, "field is immutable");
+    Err(ApiFailure::invalid(kind, metadata_text(old, "name"), &[violation]))
+}
+
 /// A patch must not change which object this is.
 fn check_identity(old: &Value, new: &Value) -> Result<(), ApiFailure> {
-    if !new.is_object() {
-        return Err(ApiFailure::new(422, "Invalid", "the patch leaves no object"));
-    }
-    for field in ["apiVersion", "kind"] {
-        if old[field] != new[field] {
-            return Err(ApiFailure::bad_request(format!(
-                "the {field} of an object can't be changed by a patch"
-            )));
-        }
-    }
-    if metadata_text(old, "name") != metadata_text(new, "name") {
-        return Err(ApiFailure::bad_request(format!(
-            "the name of the object ({}) does not match the name on the URL ({})",
-            metadata_text(new, "name"),
-            metadata_text(old, "name")
-        )));
-    }
+    update::check_name_in_path(metadata_text(old, "name"), new)?;
     if metadata_text(old, "namespace") != metadata_text(new, "namespace") {
         return Err(ApiFailure::bad_request(
             "the namespace of the object does not match the namespace on the request",
@@ -276,22 +282,35 @@ fn check_applied_type(target: &RequestTarget, applied: &Value) -> Result<(), Api
             given.0, given.1, expected.0, expected.1
         )));
     }
-    let name = metadata_text(applied, "name");
-    if !name.is_empty() && name != target.name()? {
-        return Err(ApiFailure::bad_request(format!(
-            "the name of the object ({name}) does not match the name on the URL ({})",
-            target.name()?
-        )));
+    match metadata_text(applied, "name") {
+        "" => Ok(()),
+        _ => update::check_name_in_path(target.name()?, applied),
     }
-    Ok(())
 }
 
-fn conflict_of_managers(target: &RequestTarget, conflicts: &apply::ApplyConflicts) -> ApiFailure {
+/// A manager cannot own a field that the kind does not have, so an applied object must not contain one, whatever
+/// the client wishes for other writes.
+fn refuse_undeclared_fields(kind: &ApiKind, applied: &Value) -> Result<(), ApiFailure> {
+    let fields = apply::find_undeclared_fields(kind, applied);
+    let mut sentences: Vec<String> =
+        fields.iter().map(|field| format!("{field}: field not declared in schema")).collect();
+    if sentences.is_empty() {
+        return Ok(());
+    }
+    if sentences.len() > 1 {
+        sentences.insert(0, "errors:".to_owned());
+    }
+    let (namespace, name) = (metadata_text(applied, "namespace"), metadata_text(applied, "name"));
+    let (group, version, kind) = (kind.group, kind.version, kind.kind);
+    let why = sentences.join("\n  ");
+    let object = format!("{namespace}/{name}; {group}/{version}, Kind={kind}");
+    // The status of an API server, which has no other for this.
+    let message = format!("failed to create typed patch object ({object}): {why}");
+    Err(ApiFailure::new(500, "", message))
+}
+
+fn conflict_of_managers(conflicts: &apply::ApplyConflicts) -> ApiFailure {
     let mut failure = ApiFailure::new(409, "Conflict", conflicts.to_string());
-    failure.details = Some(serde_json::json!({
-        "name": target.name.clone().unwrap_or_default(),
-        "kind": target.kind.plural,
-        "causes": conflicts.causes(),
-    }));
+    failure.details = Some(serde_json::json!({"causes": conflicts.causes()}));
     failure
 }

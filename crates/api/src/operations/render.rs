@@ -62,7 +62,7 @@ impl ResponseShape {
         }
         if any {
             let message = "only the following media types are accepted: application/json";
-            Err(ApiFailure::new(406, "NotAcceptable", message))
+            Err(ApiFailure::new(406, "NotAcceptable", message).with_empty_details())
         } else {
             Ok(Self::Whole)
         }

@@ -7,7 +7,7 @@ use super::allocations::AllocationLedger;
 use super::change::{FieldManager, ObjectWrite, WrittenObject, check_preconditions};
 use super::create::{check_or_set_namespace, create_in_transaction};
 use super::options::WriteOptions;
-use super::{Api, ApiRequest, OperationResult, RequestTarget, metadata, metadata_text};
+use super::{Api, ApiRequest, OperationResult, RequestTarget, metadata_text};
 use crate::failure::ApiFailure;
 use crate::kinds::{Subresource, Violation};
 use crate::storage::Transaction;
@@ -17,7 +17,7 @@ impl Api {
         let options = WriteOptions::parse(&request.query, &request.user_agent, "UpdateOptions")?;
         let (mut object, mut warnings) = request.object(options.field_validation)?;
         check_or_set_namespace(&request.target, &mut object)?;
-        set_name(&request.target, &mut object)?;
+        check_name_in_path(request.target.name()?, &object)?;
         let target = request.target;
         let (code, written) = self
             .write(move |transaction, ledger| {
@@ -69,15 +69,13 @@ fn update_in_transaction(
     Ok((200, written))
 }
 
-/// The object's name must be that of the path. Sets it if it is missing.
-fn set_name(target: &RequestTarget, object: &mut Value) -> Result<(), ApiFailure> {
-    let name = target.name()?;
+/// The object's name must be that of the path.
+pub(super) fn check_name_in_path(name: &str, object: &Value) -> Result<(), ApiFailure> {
     match metadata_text(object, "name") {
         given if given == name => Ok(()),
-        "" => {
-            metadata::metadata_mut(object).insert("name".to_owned(), name.into());
-            Ok(())
-        }
+        "" => Err(ApiFailure::bad_request(format!(
+            "the name of the object ({name} based on URL) was undeterminable: name must be provided"
+        ))),
         given => Err(ApiFailure::bad_request(format!(
             "the name of the object ({given}) does not match the name on the URL ({name})"
         ))),

@@ -17,9 +17,9 @@ use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 
 use super::list::{read_revision, refuse_old_revision};
 use super::selectors::ObjectSelector;
-use super::{Api, ApiRequest, RequestTarget, shown};
+use super::{Api, ApiRequest, RequestTarget, options, shown};
 use crate::failure::ApiFailure;
-use crate::kinds::{ApiKind, Violation};
+use crate::kinds::ApiKind;
 use crate::storage::{RevisionGone, Storage, StorageKey, StoredChange, StoredObject};
 
 const BOOKMARK_INTERVAL: Duration = Duration::from_secs(60);
@@ -98,9 +98,9 @@ impl Api {
         let timeout = timeout.filter(|n| *n > 0);
         let timeout = timeout
             .map_or(DEFAULT_WATCH_DURATION, |n| Duration::from_secs(n.min(MAX_WATCH_SECONDS)));
+        options::check_watch_options(query)?;
         let from = read_revision(query)?;
         let initial = query.parse_flag("sendInitialEvents")?;
-        check_initial_events(initial, query.first_value("resourceVersionMatch"))?;
 
         let bookmarks = query.parse_flag("allowWatchBookmarks")?.unwrap_or_default().then(|| {
             let mut interval = interval_at(Instant::now() + BOOKMARK_INTERVAL, BOOKMARK_INTERVAL);
@@ -132,23 +132,6 @@ impl Api {
         }
         Ok(watch)
     }
-}
-
-fn check_initial_events(initial: Option<bool>, wanted: &str) -> Result<(), ApiFailure> {
-    let field = "resourceVersionMatch";
-    let violation = match (initial, wanted) {
-        (None, "") | (Some(_), "NotOlderThan") => return Ok(()),
-        (None, _) => {
-            let detail = "resourceVersionMatch is forbidden for watch unless sendInitialEvents is \
-                          provided";
-            Violation::forbidden(field, detail)
-        }
-        (Some(_), _) => {
-            let detail = "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan";
-            Violation::forbidden(field, detail)
-        }
-    };
-    Err(ApiFailure::invalid_of("meta.k8s.io", "ListOptions", "", &[violation]))
 }
 
 impl ObjectWatch {

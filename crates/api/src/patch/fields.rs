@@ -150,7 +150,8 @@ pub(crate) fn field_element(field: &str) -> String {
     format!("f:{field}")
 }
 
-fn path_element(element: &str) -> String {
+/// An element in the notation of messages.
+pub(crate) fn path_element(element: &str) -> String {
     match element.split_at_checked(2) {
         Some(("f:", name)) => format!(".{name}"),
         Some(("v:", value)) => format!("[={value}]"),

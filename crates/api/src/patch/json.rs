@@ -25,8 +25,15 @@ const MAX_MOVED_ITEMS: usize = 10_000_000;
 
 /// Applies all operations or none.
 pub(crate) fn apply_json_patch(object: &Value, patch: &Value) -> Result<Value, PatchError> {
-    let operations = json_patch::Patch::deserialize(patch)
-        .map_err(|error| PatchError::Malformed(format!("error decoding patch: {error}")))?;
+    let operations = json_patch::Patch::deserialize(patch).map_err(|error| {
+        let why = format!("error decoding patch: {error}");
+        // Like an API server, which reads only one operation after the other.
+        if patch.as_array().is_some_and(|all| all.iter().all(Value::is_object)) {
+            PatchError::Unfitting(why)
+        } else {
+            PatchError::Malformed(why)
+        }
+    })?;
     if operations.len() > MOST_OPERATIONS {
         return Err(PatchError::TooLarge(format!(
             "The allowed maximum operations in a JSON patch is {MOST_OPERATIONS}, got {}",
@@ -132,7 +139,10 @@ mod tests {
         let object = json!({ "a": 1 });
         for (patch, is_malformed) in [
             (json!({ "a": 2 }), true),
-            (json!([{ "op": "jump", "path": "/a" }]), true),
+            (json!(["jump"]), true),
+            (json!([{ "op": "jump", "path": "/a" }]), false),
+            (json!([{ "op": "add", "path": "a", "value": 1 }]), false),
+            (json!([{ "op": "add", "value": 1 }]), false),
             (json!([{ "op": "remove", "path": "/b" }]), false),
             (json!([{ "op": "test", "path": "/a", "value": 2 }]), false),
             (json!([{ "op": "replace", "path": "/b/c", "value": 2 }]), false),

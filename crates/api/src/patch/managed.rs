@@ -70,9 +70,6 @@ impl ManagedEntry {
         }
         if self.manager.operation == ManagerOperation::Update {
             text.push_str(&format!(" using {}", self.manager.api_version));
-            if let Some(time) = &self.time {
-                text.push_str(&format!(" at {time}"));
-            }
         }
         text
     }

@@ -49,6 +49,12 @@ impl TypeNode {
         Self::new(schema, self.message().and_then(|message| message.fields.get(name)))
     }
 
+    /// Whether a value of this type may have this field or entry. Types without fields say nothing about it.
+    pub fn declares(&self, name: &str) -> bool {
+        let Some(properties) = self.schema.get("properties") else { return true };
+        properties.get(name).is_some() || self.schema.get("additionalProperties").is_some()
+    }
+
     pub fn item(&self) -> Self {
         Self::new(self.schema.get("items"), None)
     }

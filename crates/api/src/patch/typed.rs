@@ -4,8 +4,11 @@ use std::collections::{BTreeSet, HashMap};
 
 use serde_json::{Map, Value};
 
-use super::fields::{FieldSet, field_element};
+use super::fields::{FieldSet, field_element, path_element};
 use super::shape::{MergeShape, TypeNode, keyed_element, value_element};
+
+/// Undeclared fields that are reported.
+const MAX_UNDECLARED_FIELDS: usize = 100;
 
 /// All fields of a value.
 pub(crate) fn collect_fields(value: &Value, node: TypeNode) -> FieldSet {
@@ -44,6 +47,42 @@ fn element(shape: &MergeShape, item: &Value) -> String {
     match shape {
         MergeShape::Keyed(keys) => keyed_element(item, keys),
         _ => value_element(item),
+    }
+}
+
+/// The paths of fields that a value has and its type has not, in the notation of messages.
+pub(crate) fn list_undeclared_fields(value: &Value, node: TypeNode) -> Vec<String> {
+    let mut fields = Vec::new();
+    collect_undeclared(value, node, "", &mut fields);
+    fields
+}
+
+fn collect_undeclared(value: &Value, node: TypeNode, path: &str, fields: &mut Vec<String>) {
+    match value {
+        Value::Object(entries) => {
+            for (name, entry) in entries {
+                if fields.len() == MAX_UNDECLARED_FIELDS {
+                    return;
+                }
+                let path = format!("{path}.{name}");
+                if node.declares(name) {
+                    collect_undeclared(entry, node.child(name), &path, fields);
+                } else {
+                    fields.push(path);
+                }
+            }
+        }
+        Value::Array(items) => {
+            let shape = node.shape();
+            for (index, item) in items.iter().enumerate() {
+                let element = match shape {
+                    MergeShape::Keyed(_) => path_element(&element(&shape, item)),
+                    _ => format!("[{index}]"),
+                };
+                collect_undeclared(item, node.item(), &format!("{path}{element}"), fields);
+            }
+        }
+        _ => {}
     }
 }
 

@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod clients;
+mod compared;
 mod controllers;
 mod costly;
 mod declared;

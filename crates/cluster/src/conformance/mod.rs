@@ -1,5 +1,6 @@
 //! `cargo xtask conformance`: test suites of others against a new cluster, compared with what cannot run here.
 
+mod api;
 mod control_plane;
 mod exclusions;
 mod http2;
@@ -11,12 +12,14 @@ mod results;
 mod sig_network;
 mod upgrade;
 
+use std::collections::BTreeMap;
 use std::fs;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail, ensure};
 use clap::{Args, ValueEnum};
 
-use crate::binaries::build_programs;
+use crate::binaries::{build_programs, build_programs_by_name};
 use crate::cluster::{Cluster, ClusterOptions, ServiceProxy};
 use crate::interrupt;
 
@@ -40,6 +43,8 @@ enum Suite {
     ControlPlane,
     /// kube-proxy replaced by Millrace and back, node by node under load; needs `--service-proxy kube-proxy`
     Migration,
+    /// The embedded API of `millrace standalone` beside this API server, request by request; needs no node
+    Api,
 }
 
 impl Suite {
@@ -52,13 +57,19 @@ impl Suite {
             Self::Nodes => "nodes",
             Self::ControlPlane => "control-plane",
             Self::Migration => "migration",
+            Self::Api => "api",
         }
+    }
+
+    /// Whether the suite needs more than an API server.
+    fn needs_nodes(self) -> bool {
+        self != Self::Api
     }
 
     /// Whether the suite can run in a cluster with this service proxy.
     fn runs_with(self, service_proxy: ServiceProxy) -> bool {
         match self {
-            Self::SigNetwork => true,
+            Self::SigNetwork | Self::Api => true,
             Self::Migration => service_proxy == ServiceProxy::KubeProxy,
             _ => service_proxy == ServiceProxy::Millrace,
         }
@@ -111,25 +122,56 @@ pub fn run_conformance(options: &ConformanceOptions) -> Result<()> {
         options.cluster.ensure_image()?;
     }
     let with_tests = suites.iter().any(|suite| matches!(suite, Suite::SigNetwork | Suite::Http2));
-    let programs = build_programs(&options.cluster, with_tests)?;
+    let needs_nodes = suites.iter().any(|suite| suite.needs_nodes());
+    let programs = if needs_nodes {
+        build_programs(&options.cluster, with_tests)?
+    } else {
+        build_programs_by_name(
+            &options.cluster.directory,
+            &options.cluster.kubernetes,
+            &api::PROGRAMS,
+        )?
+    };
     if options.cluster.build_only {
         return Ok(());
     }
     interrupt::handle_interrupts()?;
-    let images = match suites.contains(&Suite::SigNetwork) {
-        true => sig_network::image_names(&programs)?,
-        false => Vec::new(),
-    };
-    let mut cluster = Cluster::start(&options.cluster, &programs, &images)?;
-    let proxy = service_proxy.to_possible_value();
-    let proxy = proxy.map(|value| value.get_name().to_owned()).unwrap_or_default();
     let folder = options.cluster.directory.canonicalize()?.join("conformance");
     fs::create_dir_all(&folder)?;
+    let mut failed = Vec::new();
+    if suites.contains(&Suite::Api) {
+        let log = announce(Suite::Api, &folder, "");
+        let mut results = api::run_api_suite(&programs, &log)?;
+        excuse_differences(&mut results);
+        failed.extend(finish_suite(Suite::Api, &results, &Exclusions::default(), &log)?);
+    }
+    suites.retain(|suite| suite.needs_nodes());
+    if !suites.is_empty() {
+        failed.extend(run_in_cluster(options, &suites, &programs, &folder)?);
+    }
+    ensure!(failed.is_empty(), "{} specs failed:\n  {}", failed.len(), failed.join("\n  "));
+    Ok(())
+}
+
+/// Runs suites in a new cluster; returns what failed unexpectedly.
+fn run_in_cluster(
+    options: &ConformanceOptions,
+    suites: &[Suite],
+    programs: &Path,
+    folder: &Path,
+) -> Result<Vec<String>> {
+    let service_proxy = options.cluster.service_proxy;
+    let images = match suites.contains(&Suite::SigNetwork) {
+        true => sig_network::image_names(programs)?,
+        false => Vec::new(),
+    };
+    let mut cluster = Cluster::start(&options.cluster, programs, &images)?;
+    let proxy = service_proxy.to_possible_value();
+    let proxy = proxy.map(|value| format!("-{}", value.get_name())).unwrap_or_default();
 
     let mut failed = Vec::new();
-    for suite in &suites {
-        let log = folder.join(format!("{}-{proxy}.log", suite.name()));
-        println!("Running {}; its output is in {}", suite.name(), log.display());
+    for suite in suites {
+        let log = announce(*suite, folder, &proxy);
         let exclusions = Exclusions::of_suite(suite.name());
         let results = match suite {
             Suite::SigNetwork => {
@@ -139,7 +181,7 @@ pub fn run_conformance(options: &ConformanceOptions) -> Result<()> {
                     serial: options.serial,
                     skip: if options.excluded { Vec::new() } else { exclusions.names() },
                 };
-                sig_network::run_sig_network(&cluster, &selection, options.parallel, &folder, &log)?
+                sig_network::run_sig_network(&cluster, &selection, options.parallel, folder, &log)?
             }
             Suite::Ingress => ingress::run_ingress_suite(&mut cluster, &log)?,
             Suite::Http2 => http2::run_http2_suite(&mut cluster, &log)?,
@@ -149,19 +191,57 @@ pub fn run_conformance(options: &ConformanceOptions) -> Result<()> {
             Suite::Migration => {
                 migration::run_migration_suite(&mut cluster, &options.cluster.image, &log)?
             }
+            Suite::Api => continue,
         };
-        let junit = folder.join(format!("{}-{proxy}.xml", suite.name()));
-        fs::write(&junit, results.to_junit(suite.name()))?;
-        print!("{}", results.table());
-        println!("JUnit: {}", junit.display());
-        failed.extend(report(&results, &exclusions));
+        failed.extend(finish_suite(*suite, &results, &exclusions, &log)?);
         interrupt::check_interrupt()?;
     }
     if !failed.is_empty() {
         cluster.keep_logs();
     }
-    ensure!(failed.is_empty(), "{} specs failed:\n  {}", failed.len(), failed.join("\n  "));
-    Ok(())
+    Ok(failed)
+}
+
+/// Says what runs now; returns the file for its output.
+fn announce(suite: Suite, folder: &Path, proxy: &str) -> PathBuf {
+    let log = folder.join(format!("{}{proxy}.log", suite.name()));
+    println!("Running {}; its output is in {}", suite.name(), log.display());
+    log
+}
+
+/// Writes JUnit beside the log, prints the table, and returns what failed unexpectedly.
+fn finish_suite(
+    suite: Suite,
+    results: &Results,
+    exclusions: &Exclusions,
+    log: &Path,
+) -> Result<Vec<String>> {
+    let junit = log.with_extension("xml");
+    fs::write(&junit, results.to_junit(suite.name()))?;
+    print!("{}", results.table());
+    println!("JUnit: {}", junit.display());
+    Ok(report(results, exclusions))
+}
+
+/// Takes the differences of the embedded API that have a reason for skipped, and prints how many each reason has.
+fn excuse_differences(results: &mut Results) {
+    let exclusions = Exclusions::of_suite(Suite::Api.name());
+    let names: Vec<&str> = results.0.iter().map(|result| result.name.as_str()).collect();
+    let mut counts = BTreeMap::<&str, usize>::new();
+    for name in exclusions.list_unused(&names) {
+        println!("no difference is excluded by {name:?}");
+    }
+    for result in &mut results.0 {
+        if let (TestOutcome::Failed(_), Some(reason)) =
+            (&result.outcome, exclusions.reason(&result.name))
+        {
+            *counts.entry(reason).or_default() += 1;
+            result.outcome = TestOutcome::Skipped(reason.to_owned());
+        }
+    }
+    for (reason, count) in counts {
+        println!("{count:>5}  {reason}");
+    }
 }
 
 /// Prints what failed as expected, and what passed unexpectedly; returns what should have passed.

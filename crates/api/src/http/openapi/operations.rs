@@ -102,9 +102,10 @@ pub(crate) fn build_paths(kinds: &[&'static ApiKind], dialect: Dialect) -> Map<S
             (format!("{root}/{plural}"), &[])
         };
         let many = [("get", "list"), ("post", "post"), ("delete", "deletecollection")];
+        let many = if kind.rules.deletes_collections() { &many[..] } else { &many[..2] };
         let one = [("get", "get"), ("put", "put"), ("patch", "patch"), ("delete", "delete")];
         let named = [&[&NAME], namespace].concat();
-        paths.insert(all.clone(), path(&many, "", namespace));
+        paths.insert(all.clone(), path(many, "", namespace));
         paths.insert(format!("{all}/{{name}}"), path(&one, "", &named));
         if kind.has_status {
             paths.insert(format!("{all}/{{name}}/status"), path(&one[..3], "Status", &named));

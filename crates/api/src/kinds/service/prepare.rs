@@ -19,6 +19,10 @@ use super::spec::{
 type Condition = fn(&Value) -> bool;
 
 pub(crate) fn prepare_service(service: &mut Value, old: Option<&Value>, subresource: Subresource) {
+    if !needs_cluster_ip(service) {
+        // API servers once set it for all types, and do not show it since.
+        remove_value(service, "spec.internalTrafficPolicy");
+    }
     match (old, subresource) {
         (None, _) => {
             set_value(service, "status", serde_json::json!({ "loadBalancer": {} }));

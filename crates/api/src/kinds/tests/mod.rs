@@ -71,12 +71,33 @@ fn generations_count_changes_of_the_desired_state() {
     let mut labelled = first.clone();
     labelled["metadata"]["labels"] = json!({ "a": "b" });
     rules.prepare(&mut labelled, Some(&first), Subresource::None);
-    assert_eq!(labelled["metadata"]["generation"], 1);
+    assert_eq!(labelled["metadata"]["generation"], 2, "labels name the Service");
 
-    let mut changed = labelled.clone();
+    let mut annotated = labelled.clone();
+    annotated["metadata"]["annotations"] = json!({ "a": "b" });
+    rules.prepare(&mut annotated, Some(&labelled), Subresource::None);
+    assert_eq!(annotated["metadata"]["generation"], 2);
+
+    let mut changed = annotated.clone();
     changed["endpoints"] = json!([{ "addresses": ["10.0.0.1"] }]);
-    rules.prepare(&mut changed, Some(&labelled), Subresource::None);
-    assert_eq!(changed["metadata"]["generation"], 2);
+    changed["metadata"]["labels"] = json!({});
+    rules.prepare(&mut changed, Some(&annotated), Subresource::None);
+    assert_eq!(changed["metadata"]["generation"], 3);
+}
+
+#[test]
+fn stored_endpoints_are_valid_whatever_else_is_changed() {
+    let rules = rules("discovery.k8s.io/v1", "EndpointSlice");
+    let old = json!({
+        "metadata": { "name": "a" }, "addressType": "IPv4",
+        "endpoints": [{ "addresses": ["127.0.0.1"] }],
+    });
+    assert_eq!(rules.validate(&old, Some(&old)), []);
+    let mut new = old.clone();
+    new["addressType"] = json!("IPv6");
+    let violations = rules.validate(&new, Some(&old));
+    let violations: Vec<String> = violations.iter().map(ToString::to_string).collect();
+    assert_eq!(violations, ["addressType: Invalid value: \"IPv6\": field is immutable"]);
 }
 
 #[test]

@@ -68,7 +68,19 @@ fn violations_read_like_an_api_servers() {
             "discovery.k8s.io/v1",
             "EndpointSlice",
             slice(json!([{ "addresses": ["fd00::1"] }])),
-            "endpoints[0].addresses[0]: Invalid value: \"fd00::1\": must be a valid IPv4 address",
+            "endpoints[0].addresses: Invalid value: \"fd00::1\": must be an IPv4 address",
+        ),
+        (
+            "discovery.k8s.io/v1",
+            "EndpointSlice",
+            slice(json!([{ "addresses": ["x"] }])),
+            "endpoints[0].addresses[0]: Invalid value: \"x\": must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)",
+        ),
+        (
+            "discovery.k8s.io/v1",
+            "EndpointSlice",
+            json!({ "addressType": "IPv6", "endpoints": [{ "addresses": ["fd00:0::1"] }] }),
+            "endpoints[0].addresses[0]: Invalid value: \"fd00:0::1\": must be in canonical form (\"fd00::1\")",
         ),
         (
             "discovery.k8s.io/v1",

@@ -119,6 +119,11 @@ pub(crate) fn apply_server_side(
     }
 }
 
+/// The paths of fields that an object to be applied has, and its kind has not.
+pub(crate) fn find_undeclared_fields(kind: &ApiKind, applied: &Value) -> Vec<String> {
+    typed::list_undeclared_fields(applied, TypeNode::root(kind))
+}
+
 /// Updates the `managedFields` of an object that was created, replaced or patched.
 pub(crate) fn update_managed_fields(
     kind: &ApiKind,
@@ -134,6 +139,8 @@ pub(crate) fn update_managed_fields(
 
 struct ManagedWrite {
     node: TypeNode,
+    /// The parts that every object of the kind has, even if they are empty.
+    parts: &'static [&'static str],
     manager: ManagerName,
     /// The part of the object that this write cannot change, and so cannot own.
     ignored: Option<&'static str>,
@@ -153,7 +160,9 @@ impl ManagedWrite {
             Subresource::None => kind.has_status.then_some("f:status"),
         };
         let manager = ManagerName::new(manager, operation, &kind.api_version(), subresource);
-        Self { node: TypeNode::root(kind), manager, ignored, now }
+        // In Kubernetes' types; those of declared kinds have only their metadata.
+        let parts: &[&str] = if kind.declared.is_none() { &["spec", "status"] } else { &[] };
+        Self { node: TypeNode::root(kind), parts, manager, ignored, now }
     }
 
     fn apply(
@@ -164,7 +173,7 @@ impl ManagedWrite {
     ) -> Result<Value, ApplyConflicts> {
         let mut managed = live.map(ManagedFields::of_object).unwrap_or_default();
         let applied = unmanaged(applied);
-        let before = live.map_or_else(|| empty(&applied), unmanaged);
+        let before = self.state_before(live, &applied);
         if live.is_some() && managed.0.is_empty() {
             let unknown = ManagerName {
                 name: BEFORE_FIRST_APPLY.to_owned(),
@@ -204,12 +213,18 @@ impl ManagedWrite {
             Some(live) if of_object.0.is_empty() => ManagedFields::of_object(live),
             _ => of_object,
         };
-        let before = live.map_or_else(|| empty(&updated), unmanaged);
+        let before = self.state_before(live, &updated);
         // The managers so far are unknown. Ownership starts with the first apply.
         if live.is_some() && managed.0.is_empty() {
             return updated;
         }
-        let changes = typed::compare_fields(&before, &updated, self.node);
+        let mut changes = typed::compare_fields(&before, &updated, self.node);
+        // What this write cannot change will be restored.
+        if let Some(ignored) = self.ignored {
+            for fields in [&mut changes.added, &mut changes.modified, &mut changes.removed] {
+                fields.remove(&[ignored], true);
+            }
+        }
         let gone = &changes.removed;
         let changed = changes.modified.union(&changes.added);
         let disowned = changed.union(gone);
@@ -279,6 +294,17 @@ impl ManagedWrite {
         Ok(())
     }
 
+    /// The object before the write. Before its creation it has only its parts, empty.
+    fn state_before(&self, live: Option<&Value>, object: &Value) -> Value {
+        let mut before = live.map_or_else(|| json!({ "metadata": {} }), unmanaged);
+        for part in self.parts {
+            if object.get(part).is_some_and(Value::is_object) && before.get(part).is_none() {
+                before[part] = json!({});
+            }
+        }
+        before
+    }
+
     fn own(&self, mut fields: FieldSet) -> FieldSet {
         for field in ["f:apiVersion", "f:kind"] {
             fields.remove(&[field], true);
@@ -331,15 +357,4 @@ fn unmanaged(object: &Value) -> Value {
         metadata.remove("managedFields");
     }
     object
-}
-
-/// The object before its creation: only its top-level parts, empty.
-fn empty(object: &Value) -> Value {
-    let mut empty = json!({ "metadata": {} });
-    for part in ["spec", "status"] {
-        if object.get(part).is_some_and(Value::is_object) {
-            empty[part] = json!({});
-        }
-    }
-    empty
 }

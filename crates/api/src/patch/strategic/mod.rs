@@ -56,9 +56,11 @@ fn merge_maps(
         }
     }
     for (name, order) in patch {
-        if let Some(name) = name.strip_prefix(ORDER) {
-            let before = list_or_empty(object.get(name));
-            reorder(&mut merged, name, list_or_empty(Some(order)), before, node.child(name));
+        if let Some(name) = name.strip_prefix(ORDER)
+            && let Some(Value::Array(items)) = merged.get_mut(name)
+        {
+            let (order, before) = (list_or_empty(Some(order)), list_or_empty(object.get(name)));
+            *items = reorder(std::mem::take(items), order, before, node.child(name));
         }
     }
     Ok(merged)
@@ -79,7 +81,7 @@ fn merge_entry(
             Value::Object(merge_maps(entries, patch, node)?)
         }
         (Some(Value::Array(items)), Value::Array(patch)) if node.is_merged() => {
-            Value::Array(merge_lists(items, patch, node)?)
+            Value::Array(reorder(merge_lists(items, patch, node)?, patch, items, node))
         }
         _ => strip_directives(patch)?,
     };
@@ -226,21 +228,15 @@ fn position(positions: &HashMap<String, usize>, item: &Value, node: TypeNode) ->
     positions.get(&identity(item, node)?).copied()
 }
 
-/// Sorts a list in the client's order. Items that the client does not know stay before the items
-/// that they preceded on the server.
-fn reorder(
-    object: &mut PatchEntries,
-    name: &str,
-    order: &[Value],
-    before: &[Value],
-    node: TypeNode,
-) {
-    let Some(Value::Array(merged)) = object.get_mut(name) else { return };
+/// Sorts a list in the client's order, which is that of the patch unless it says another one. Items that the client
+/// does not know stay before the items that they preceded on the server, and come after all others.
+fn reorder(items: Vec<Value>, order: &[Value], before: &[Value], node: TypeNode) -> Vec<Value> {
     let (order, before) = (positions(order, node), positions(before, node));
     let (mut known, unknown): (Vec<Value>, Vec<Value>) =
-        std::mem::take(merged).into_iter().partition(|item| position(&order, item, node).is_some());
+        items.into_iter().partition(|item| position(&order, item, node).is_some());
     known.sort_by_cached_key(|item| position(&order, item, node));
     let mut known = known.into_iter().peekable();
+    let mut merged = Vec::new();
     for item in unknown {
         // New items are placed by the order.
         while let Some(next) = known.peek() {
@@ -253,6 +249,7 @@ fn reorder(
         merged.push(item);
     }
     merged.extend(known);
+    merged
 }
 
 /// A value of the patch where the object has none.

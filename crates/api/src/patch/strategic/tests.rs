@@ -27,8 +27,8 @@ fn patches_are_merged_by_the_types_of_fields() {
             ports(json!([{ "port": 80, "targetPort": 8080 }, { "port": 82 }])),
             ports(json!([
                 { "port": 80, "name": "a", "nodePort": 30000, "targetPort": 8080 },
-                { "port": 81 },
                 { "port": 82 },
+                { "port": 81 },
             ])),
         ),
         (
@@ -66,6 +66,18 @@ fn patches_are_merged_by_the_types_of_fields() {
             finalizers(json!(["a/a", "a/b"])),
             finalizers(json!(["a/b", "a/c"])),
             finalizers(json!(["a/a", "a/b", "a/c"])),
+        ),
+        (
+            "new ports come in the order of the patch, before those that it does not name",
+            ports(json!([{ "port": 80 }, { "port": 81 }])),
+            ports(json!([{ "port": 83 }, { "port": 82 }])),
+            ports(json!([{ "port": 83 }, { "port": 82 }, { "port": 80 }, { "port": 81 }])),
+        ),
+        (
+            "new values come before those that the patch does not name",
+            finalizers(json!(["a/a", "a/b"])),
+            finalizers(json!(["a/d", "a/c"])),
+            finalizers(json!(["a/d", "a/c", "a/a", "a/b"])),
         ),
         (
             "values are deleted",

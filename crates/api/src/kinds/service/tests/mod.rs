@@ -49,6 +49,15 @@ fn create(ranges: &[&str], spec: Value) -> Result<Value, Vec<String>> {
 }
 
 #[test]
+fn an_external_name_has_no_internal_policy() {
+    let spec = json!({
+        "type": "ExternalName", "externalName": "a.example.com", "internalTrafficPolicy": "Local",
+    });
+    let created = create(ONE_RANGE, spec).expect("valid");
+    assert!(created["spec"]["internalTrafficPolicy"].is_null(), "{created}");
+}
+
+#[test]
 fn defaults_are_those_of_a_server() {
     let created =
         create(ONE_RANGE, json!({ "ports": [{ "port": 80 }], "clusterIP": "10.96.0.10" }));
