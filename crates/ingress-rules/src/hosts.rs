@@ -344,6 +344,11 @@ impl Combiner<'_> {
                             "path {path} of host {} has {MOST_CANARIES} canaries already",
                             self.host
                         )));
+                    } else if let Action::Respond { status, .. } = route_of_main.action {
+                        // A restriction may be what can't be honoured, and the policy would be without it.
+                        refused = refused.or(Some(format!(
+                            "is a canary of Ingress {main}, which answers {status} itself: it gets no requests"
+                        )));
                     } else if restrictions.is_some_and(|own| {
                         *own != Restrictions::default() && Some(own) != self.restrictions(&main)
                     }) {
