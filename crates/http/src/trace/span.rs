@@ -1,0 +1,95 @@
+//! What is recorded about a request.
+
+use std::net::{IpAddr, SocketAddr};
+use std::num::NonZeroU64;
+use std::time::{Duration, SystemTime};
+
+use super::context::TraceContext;
+use crate::route::RouteOwner;
+
+/// A request that ended. It keeps nothing of the client's connection alive, so a queue of these has a known size.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RequestSpan {
+    /// Of this span.
+    pub context: TraceContext,
+    /// The span in which the request was sent, by another process.
+    pub parent: Option<NonZeroU64>,
+    pub state: Option<String>,
+    pub name: String,
+    pub started: SystemTime,
+    pub duration: Duration,
+    pub method: String,
+    /// The client's, without query.
+    pub path: String,
+    pub scheme: &'static str,
+    /// `Host` or `:authority`.
+    pub host: Option<String>,
+    pub user_agent: Option<String>,
+    /// `1.0`, `1.1` or `2`.
+    pub version: &'static str,
+    /// The client's address: of the connection, or as a trusted proxy reports it.
+    pub client: IpAddr,
+    /// The connection's other end.
+    pub peer: SocketAddr,
+    pub owner: RouteOwner,
+    /// The path of the rule.
+    pub route: String,
+    /// `None`: the client has gone before there was a response.
+    pub status: Option<u16>,
+    /// Why the proxy replied itself, or the exchange was cut off.
+    pub reason: Option<&'static str>,
+    /// Octets of the request's body.
+    pub received: u64,
+    /// Octets of the response's body.
+    pub sent: u64,
+    /// `None`: the request was not forwarded.
+    pub endpoint: Option<EndpointSpan>,
+}
+
+/// The part of a request that endpoints took.
+#[derive(Clone, Debug, PartialEq)]
+pub struct EndpointSpan {
+    pub span: NonZeroU64,
+    /// From the beginning of the request.
+    pub after: Duration,
+    /// The one that replied, or was tried last.
+    pub address: SocketAddr,
+    /// Endpoints that were tried.
+    pub tries: u32,
+}
+
+/// Text that a client has sent, of at most this many octets.
+pub fn shorten_text(text: &[u8], most: usize) -> String {
+    let mut text = String::from_utf8_lossy(&text[..text.len().min(most)]).into_owned();
+    cut_text(&mut text, most);
+    text
+}
+
+pub(super) fn cut_text(text: &mut String, most: usize) {
+    let mut end = most.min(text.len());
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    text.truncate(end);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_are_short_and_valid() {
+        for (text, most, expected) in [
+            (&b"abc"[..], 3, "abc"),
+            (b"abcd", 3, "abc"),
+            (b"", 3, ""),
+            (b"a\xc3\xa9", 2, "a"),
+            (b"a\xc3\xa9", 3, "a\u{e9}"),
+            (b"\xff\xff\xff", 3, "\u{fffd}"),
+        ] {
+            let short = shorten_text(text, most);
+            assert!(short.len() <= most);
+            assert_eq!(short, expected, "{text:?}");
+        }
+    }
+}
