@@ -35,6 +35,7 @@ use super::outbound::{Outbound, find_uris};
 use super::record::RequestRecord;
 use super::reply::OwnResponse;
 use super::response::{EndpointBody, ResponseBody};
+use super::trace::{TracedRequest, begin_trace};
 use super::upgrade::ClientUpgrade;
 use super::{extended_connect, gate, token, upgrade};
 use crate::body::{BodySource, ClientBody};
@@ -147,6 +148,9 @@ async fn respond(
     let known = worker.route(route, record.started);
     record.route = Some(known.clone());
     let (route, policy) = (&*known.route, &known.route.policy);
+    let scheme = identity.scheme();
+    let trace = begin_trace(record, TracedRequest { route, path: rule.path, scheme, parts });
+    record.trace.clone_from(&trace);
     shared.method = parts.method.clone();
     shared.coding = policy.compress.then(|| Coding::accepted(&parts.headers));
     if policy.cors.is_some() {
@@ -160,6 +164,9 @@ async fn respond(
     let request_id = worker.random_pair();
     let describe = |headers: &mut HeaderMap, token: Option<&VerifiedToken>| {
         headers::strip_request(headers);
+        if let Some(trace) = &trace {
+            trace.insert_context(headers);
+        }
         let forwarding = &client.worker.shared.settings.forwarding;
         let report = identity.strip_and_report(forwarding, host.as_ref(), request_id, headers);
         // What the route sets has precedence.
@@ -248,6 +255,9 @@ async fn respond(
     };
     mirror_request(mirrored, &outbound, &source, &known, worker);
     // Only the endpoint gets these: neither the server that decides about access, nor that of copies.
+    if let Some(trace) = &trace {
+        trace.begin_endpoint_span(&mut outbound.headers);
+    }
     if let Some(rules) = &policy.snippet {
         let facts = HeaderFacts {
             client: identity.address,

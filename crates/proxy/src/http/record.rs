@@ -13,6 +13,7 @@ use jiff::Timestamp;
 use lb_http::policy::AccessLog;
 use lb_http::rate::Permit;
 
+use super::trace::{RequestEnd, RequestTrace};
 use crate::access_log::AccessLogEntry;
 use crate::body::BodySource;
 use crate::client::{ClientConnection, InFlight};
@@ -39,6 +40,8 @@ pub(crate) struct RequestRecord {
     pub permit: Option<Permit>,
     /// The client's request counts as one of its source.
     pub in_flight: Option<InFlight>,
+    /// `None`: the client's context is passed on as it came, and nothing is recorded.
+    pub trace: Option<Rc<RequestTrace>>,
     method: Method,
     version: Version,
     logged: Option<Logged>,
@@ -84,6 +87,7 @@ impl RequestRecord {
             is_complete: false,
             permit: None,
             in_flight: None,
+            trace: None,
             method: parts.method.clone(),
             version: parts.version,
             logged,
@@ -123,13 +127,18 @@ impl RequestRecord {
         let status = self.status.map_or(CLIENT_CLOSED, |status| status.as_u16());
         let class = self.status.unwrap_or(StatusCode::BAD_REQUEST);
         self.counters().finished(class, duration, received, self.sent);
-        let is_logged =
-            self.route.as_ref().is_none_or(|known| known.route.policy.access_log == AccessLog::On);
-        let Some(logged) = self.logged.take().filter(|_| is_logged) else { return };
         let reason = match self.reason {
             None if !self.is_complete => Some("client_closed"),
             reason => reason,
         };
+        if let (Some(trace), Some(spans)) = (self.trace.take(), &self.client.worker.spans)
+            && let Some(span) = trace.end_span(self, RequestEnd { duration, received, reason })
+        {
+            spans.push(*span);
+        }
+        let is_logged =
+            self.route.as_ref().is_none_or(|known| known.route.policy.access_log == AccessLog::On);
+        let Some(logged) = self.logged.take().filter(|_| is_logged) else { return };
         self.client.worker.log(AccessLogEntry {
             time: Timestamp::now() - duration,
             client: self.address,

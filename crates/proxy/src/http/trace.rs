@@ -1,0 +1,188 @@
+//! The trace of one request: what endpoints learn about it, and what is recorded.
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::time::{Duration, Instant, SystemTime};
+
+use http::header::{HOST, USER_AGENT};
+use http::request::Parts;
+use http::{HeaderMap, HeaderValue, Version};
+use lb_http::trace::{
+    EndpointSpan, MOST_STATE_OCTETS, RequestSpan, SpanName, SpanNameFacts, TRACEPARENT, TRACESTATE,
+    TraceContext, choose_trace, read_context, read_state, shorten_text,
+};
+use lb_http::{Action, PathPattern, Route};
+
+use super::record::RequestRecord;
+
+/// What a span has of a text that a client has sent.
+const MOST_PATH_OCTETS: usize = 1 << 10;
+const MOST_OCTETS: usize = 256;
+
+/// A request whose context is not passed on as it came.
+pub(crate) struct RequestTrace {
+    context: HeaderValue,
+    state: Option<HeaderValue>,
+    recorded: Option<Recorded>,
+}
+
+/// A request that is recorded.
+struct Recorded {
+    /// As far as it is known when the request comes.
+    span: Cell<Option<Box<RequestSpan>>>,
+    /// Of the span that the endpoint sees.
+    endpoint_context: TraceContext,
+    /// When the request was sent to the endpoint.
+    forwarded: Cell<Option<Instant>>,
+}
+
+/// A request whose route is known.
+#[derive(Clone, Copy)]
+pub(crate) struct TracedRequest<'a> {
+    pub route: &'a Route,
+    /// The rule's.
+    pub path: &'a PathPattern,
+    pub scheme: &'static str,
+    pub parts: &'a Parts,
+}
+
+/// Decides about the trace of a request. `None`: its context is passed on as it came.
+pub(crate) fn begin_trace(
+    record: &RequestRecord,
+    request: TracedRequest<'_>,
+) -> Option<Rc<RequestTrace>> {
+    let TracedRequest { route, parts, .. } = request;
+    let worker = &record.client.worker;
+    let spans = worker.spans.as_ref()?;
+    let (settings, tracing) = (spans.settings(), &route.policy.tracing);
+    if !tracing.is_traced.unwrap_or(settings.by_default) {
+        return None;
+    }
+    let parent = (!tracing.distrusts_clients).then(|| read_context(&parts.headers)).flatten();
+    let wanted = choose_trace(parent.as_ref(), settings.ratio, worker.random_pair());
+    let is_recorded =
+        wanted.sampled.is_some() && spans.admit(&route.owner.namespace, record.started);
+    if parent.is_some() && !is_recorded {
+        return None;
+    }
+    let context = wanted.context_of(worker.random(), is_recorded);
+    let state = parent.and_then(|_| read_state(&parts.headers));
+    let recorded = is_recorded.then(|| {
+        let span = RequestSpan {
+            parent: parent.map(|parent| parent.span),
+            state: state.as_ref().map(|state| shorten_text(state.as_bytes(), MOST_STATE_OCTETS)),
+            ..describe_request(record, request, context)
+        };
+        Recorded {
+            span: Cell::new(Some(Box::new(span))),
+            endpoint_context: wanted.context_of(worker.random(), true),
+            forwarded: Cell::default(),
+        }
+    });
+    Some(Rc::new(RequestTrace { context: context.to_header(), state, recorded }))
+}
+
+/// What is known when the request comes.
+fn describe_request(
+    record: &RequestRecord,
+    request: TracedRequest<'_>,
+    context: TraceContext,
+) -> RequestSpan {
+    let TracedRequest { route, path, scheme, parts } = request;
+    let text = |value: &HeaderValue| shorten_text(value.as_bytes(), MOST_OCTETS);
+    let header = |name| parts.headers.get(name).map(text);
+    let host = header(HOST).or_else(|| Some(parts.uri.authority()?.as_str().to_owned()));
+    let method = shorten_text(parts.method.as_str().as_bytes(), MOST_OCTETS);
+    let uri = shorten_text(parts.uri.path().as_bytes(), MOST_PATH_OCTETS);
+    let rule = shorten_text(path.text().as_bytes(), MOST_PATH_OCTETS);
+    let service = match &route.action {
+        Action::Forward(upstream) => &*upstream.service,
+        Action::Respond { .. } => "",
+    };
+    let facts = SpanNameFacts {
+        method: &method,
+        host: host.as_deref().unwrap_or_default(),
+        path: &uri,
+        route: &rule,
+        owner: &route.owner,
+        service,
+    };
+    let name = match &route.policy.tracing.span_name {
+        Some(name) => name.fill(&facts),
+        None => SpanName::fill_default(&method, &rule),
+    };
+    RequestSpan {
+        context,
+        parent: None,
+        state: None,
+        name,
+        started: SystemTime::UNIX_EPOCH,
+        duration: Duration::ZERO,
+        scheme,
+        user_agent: header(USER_AGENT),
+        version: match parts.version {
+            Version::HTTP_10 => "1.0",
+            Version::HTTP_2 => "2",
+            _ => "1.1",
+        },
+        client: record.address,
+        peer: record.client.peer,
+        owner: route.owner.clone(),
+        status: None,
+        reason: None,
+        received: 0,
+        sent: 0,
+        endpoint: None,
+        method,
+        path: uri,
+        host,
+        route: rule,
+    }
+}
+
+impl RequestTrace {
+    /// Replaces the client's context: the request comes from this proxy's span.
+    pub fn insert_context(&self, headers: &mut HeaderMap) {
+        headers.insert(TRACEPARENT, self.context.clone());
+        match &self.state {
+            Some(state) => drop(headers.insert(TRACESTATE, state.clone())),
+            None => drop(headers.remove(TRACESTATE)),
+        }
+    }
+
+    /// The request is sent to endpoints now: it comes from a span of its own, unless the route has set another context.
+    pub fn begin_endpoint_span(&self, headers: &mut HeaderMap) {
+        let Some(recorded) = &self.recorded else { return };
+        if headers.get(TRACEPARENT) == Some(&self.context) {
+            headers.insert(TRACEPARENT, recorded.endpoint_context.to_header());
+        }
+        recorded.forwarded.set(Some(Instant::now()));
+    }
+
+    /// The request has ended; returns its span, if it is recorded.
+    pub fn end_span(&self, record: &RequestRecord, end: RequestEnd) -> Option<Box<RequestSpan>> {
+        let recorded = self.recorded.as_ref()?;
+        let mut span = recorded.span.take()?;
+        span.duration = end.duration;
+        span.started = SystemTime::now() - end.duration;
+        span.status = record.status.map(|status| status.as_u16());
+        span.reason = end.reason;
+        (span.received, span.sent) = (end.received, record.sent);
+        let forwarded = recorded.forwarded.get().zip(record.endpoint);
+        span.endpoint = forwarded.map(|(at, address)| EndpointSpan {
+            span: recorded.endpoint_context.span,
+            after: at.saturating_duration_since(record.started),
+            address,
+            tries: record.tries,
+        });
+        Some(span)
+    }
+}
+
+/// What is known about a request when it has ended.
+pub(crate) struct RequestEnd {
+    pub duration: Duration,
+    /// Octets of the request's body.
+    pub received: u64,
+    pub reason: Option<&'static str>,
+}
