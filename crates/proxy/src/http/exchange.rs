@@ -149,8 +149,7 @@ async fn respond(
     record.route = Some(known.clone());
     let (route, policy) = (&*known.route, &known.route.policy);
     let scheme = identity.scheme();
-    let trace = begin_trace(record, TracedRequest { route, path: rule.path, scheme, parts });
-    record.trace.clone_from(&trace);
+    record.trace = begin_trace(record, TracedRequest { route, path: rule.path, scheme, parts });
     shared.method = parts.method.clone();
     shared.coding = policy.compress.then(|| Coding::accepted(&parts.headers));
     if policy.cors.is_some() {
@@ -164,9 +163,6 @@ async fn respond(
     let request_id = worker.random_pair();
     let describe = |headers: &mut HeaderMap, token: Option<&VerifiedToken>| {
         headers::strip_request(headers);
-        if let Some(trace) = &trace {
-            trace.insert_context(headers);
-        }
         let forwarding = &client.worker.shared.settings.forwarding;
         let report = identity.strip_and_report(forwarding, host.as_ref(), request_id, headers);
         // What the route sets has precedence.
@@ -213,6 +209,7 @@ async fn respond(
                 let (matched_uri, _) = find_uris(&target, parts, policy, rule.path)?;
                 let mut headers = parts.headers.clone();
                 describe(&mut headers, token.as_deref());
+                record.insert_context(&mut headers);
                 if let Some(token) = &token {
                     token.add_claim_headers(&mut headers);
                 }
@@ -244,6 +241,7 @@ async fn respond(
 
     let mut headers = std::mem::take(&mut parts.headers);
     let report = describe(&mut headers, token.as_deref());
+    record.insert_context(&mut headers);
     let mut outbound = Outbound {
         method: parts.method.clone(),
         uri,
@@ -255,9 +253,7 @@ async fn respond(
     };
     mirror_request(mirrored, &outbound, &source, &known, worker);
     // Only the endpoint gets these: neither the server that decides about access, nor that of copies.
-    if let Some(trace) = &trace {
-        trace.begin_endpoint_span(&mut outbound.headers);
-    }
+    record.begin_endpoint_span(&mut outbound.headers);
     if let Some(rules) = &policy.snippet {
         let facts = HeaderFacts {
             client: identity.address,

@@ -8,7 +8,7 @@ use std::time::Instant;
 use http::header::{HOST, REFERER, USER_AGENT};
 use http::request::Parts;
 use http::uri::PathAndQuery;
-use http::{HeaderValue, Method, StatusCode, Version};
+use http::{HeaderMap, HeaderValue, Method, StatusCode, Version};
 use jiff::Timestamp;
 use lb_http::policy::AccessLog;
 use lb_http::rate::Permit;
@@ -41,7 +41,7 @@ pub(crate) struct RequestRecord {
     /// The client's request counts as one of its source.
     pub in_flight: Option<InFlight>,
     /// `None`: the client's context is passed on as it came, and nothing is recorded.
-    pub trace: Option<Rc<RequestTrace>>,
+    pub trace: Option<Box<RequestTrace>>,
     method: Method,
     version: Version,
     logged: Option<Logged>,
@@ -120,6 +120,20 @@ impl RequestRecord {
         }
     }
 
+    /// The request is sent to another server, on behalf of this one.
+    pub fn insert_context(&self, headers: &mut HeaderMap) {
+        if let Some(trace) = &self.trace {
+            trace.insert_context(headers);
+        }
+    }
+
+    /// The request is sent to an endpoint.
+    pub fn begin_endpoint_span(&mut self, headers: &mut HeaderMap) {
+        if let Some(trace) = &mut self.trace {
+            trace.begin_endpoint_span(headers);
+        }
+    }
+
     fn write(&mut self, now: Instant) {
         let duration = now.saturating_duration_since(self.started);
         let body = self.source.as_ref().map_or(0, |source| source.received());
@@ -134,7 +148,7 @@ impl RequestRecord {
         if let (Some(trace), Some(spans)) = (self.trace.take(), &self.client.worker.spans)
             && let Some(span) = trace.end_span(self, RequestEnd { duration, received, reason })
         {
-            spans.push(*span);
+            spans.push(span);
         }
         let is_logged =
             self.route.as_ref().is_none_or(|known| known.route.policy.access_log == AccessLog::On);

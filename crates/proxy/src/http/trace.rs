@@ -1,7 +1,5 @@
 //! The trace of one request: what endpoints learn about it, and what is recorded.
 
-use std::cell::Cell;
-use std::rc::Rc;
 use std::time::{Duration, Instant, SystemTime};
 
 use http::header::{HOST, USER_AGENT};
@@ -23,17 +21,19 @@ const MOST_OCTETS: usize = 256;
 pub(crate) struct RequestTrace {
     context: HeaderValue,
     state: Option<HeaderValue>,
+    /// Other servers get the context that the route's policy sets.
+    is_set_by_route: bool,
     recorded: Option<Recorded>,
 }
 
 /// A request that is recorded.
 struct Recorded {
     /// As far as it is known when the request comes.
-    span: Cell<Option<Box<RequestSpan>>>,
+    span: RequestSpan,
     /// Of the span that the endpoint sees.
     endpoint_context: TraceContext,
     /// When the request was sent to the endpoint.
-    forwarded: Cell<Option<Instant>>,
+    forwarded: Option<Instant>,
 }
 
 /// A request whose route is known.
@@ -50,7 +50,7 @@ pub(crate) struct TracedRequest<'a> {
 pub(crate) fn begin_trace(
     record: &RequestRecord,
     request: TracedRequest<'_>,
-) -> Option<Rc<RequestTrace>> {
+) -> Option<Box<RequestTrace>> {
     let TracedRequest { route, parts, .. } = request;
     let worker = &record.client.worker;
     let spans = worker.spans.as_ref()?;
@@ -73,13 +73,12 @@ pub(crate) fn begin_trace(
             state: state.as_ref().map(|state| shorten_text(state.as_bytes(), MOST_STATE_OCTETS)),
             ..describe_request(record, request, context)
         };
-        Recorded {
-            span: Cell::new(Some(Box::new(span))),
-            endpoint_context: wanted.context_of(worker.random(), true),
-            forwarded: Cell::default(),
-        }
+        let endpoint_context = wanted.context_of(worker.random(), true);
+        Recorded { span, endpoint_context, forwarded: None }
     });
-    Some(Rc::new(RequestTrace { context: context.to_header(), state, recorded }))
+    let context = context.to_header();
+    let is_set_by_route = route.policy.sets_request_header(&TRACEPARENT);
+    Some(Box::new(RequestTrace { context, state, is_set_by_route, recorded }))
 }
 
 /// What is known when the request comes.
@@ -143,6 +142,9 @@ fn describe_request(
 impl RequestTrace {
     /// Replaces the client's context: the request comes from this proxy's span.
     pub fn insert_context(&self, headers: &mut HeaderMap) {
+        if self.is_set_by_route {
+            return;
+        }
         headers.insert(TRACEPARENT, self.context.clone());
         match &self.state {
             Some(state) => drop(headers.insert(TRACESTATE, state.clone())),
@@ -150,27 +152,25 @@ impl RequestTrace {
         }
     }
 
-    /// The request is sent to endpoints now: it comes from a span of its own, unless the route has set another context.
-    pub fn begin_endpoint_span(&self, headers: &mut HeaderMap) {
-        let Some(recorded) = &self.recorded else { return };
-        if headers.get(TRACEPARENT) == Some(&self.context) {
+    /// The request is sent to endpoints now: it comes from a span of its own.
+    pub fn begin_endpoint_span(&mut self, headers: &mut HeaderMap) {
+        let Some(recorded) = &mut self.recorded else { return };
+        if !self.is_set_by_route {
             headers.insert(TRACEPARENT, recorded.endpoint_context.to_header());
         }
-        recorded.forwarded.set(Some(Instant::now()));
+        recorded.forwarded = Some(Instant::now());
     }
 
     /// The request has ended; returns its span, if it is recorded.
-    pub fn end_span(&self, record: &RequestRecord, end: RequestEnd) -> Option<Box<RequestSpan>> {
-        let recorded = self.recorded.as_ref()?;
-        let mut span = recorded.span.take()?;
+    pub fn end_span(self, record: &RequestRecord, end: RequestEnd) -> Option<RequestSpan> {
+        let Recorded { mut span, endpoint_context, forwarded } = self.recorded?;
         span.duration = end.duration;
         span.started = SystemTime::now() - end.duration;
         span.status = record.status.map(|status| status.as_u16());
         span.reason = end.reason;
         (span.received, span.sent) = (end.received, record.sent);
-        let forwarded = recorded.forwarded.get().zip(record.endpoint);
-        span.endpoint = forwarded.map(|(at, address)| EndpointSpan {
-            span: recorded.endpoint_context.span,
+        span.endpoint = forwarded.zip(record.endpoint).map(|(at, address)| EndpointSpan {
+            span: endpoint_context.span,
             after: at.saturating_duration_since(record.started),
             address,
             tries: record.tries,

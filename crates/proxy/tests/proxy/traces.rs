@@ -86,7 +86,6 @@ fn collector() -> (Endpoint, Arc<Mutex<(Vec<Span>, Vec<u8>)>>) {
         let resources = message.resource_spans.into_iter();
         kept.0.extend(resources.flat_map(|of| of.scope_spans).flat_map(|of| of.spans));
         kept.1.extend_from_slice(&request.body);
-        std::fs::write("/tmp/otel_span.bin", &request.body).unwrap();
         respond(stream, "");
         Then::Keep
     });
@@ -195,6 +194,15 @@ fn routes_decide_whether_and_how_they_are_traced() {
             recorded.take(1);
         }
     }
+    let own = "00-11111111111111111111111111111111-2222222222222222-00";
+    let policy = RoutePolicy {
+        request_headers: vec![("traceparent".parse().unwrap(), HeaderValue::from_static(own))],
+        ..RoutePolicy::default()
+    };
+    let (world, mut recorded) = tracing(&endpoint, policy, "1");
+    get_with(&mut Client::connect(world.http()), &sampled);
+    assert_eq!(endpoint.requests().last().unwrap().header("traceparent"), Some(own));
+    assert!(recorded.take(1)[0].endpoint.is_some());
     let tracing_of_route = RouteTracing {
         distrusts_clients: true,
         span_name: Some(Arc::new(SpanName::parse("$namespace $uri").unwrap())),
