@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use lb_http::trace::SpanName;
 
-use super::Annotation;
 use super::values::parse_boolean;
+use super::{Annotation, Draft};
 
 const NEEDS: &str = "needs the setting `otlp-endpoint`";
 
@@ -14,7 +14,7 @@ pub const TABLE: &[Annotation] = &[
         "tracing",
         &["enable-opentelemetry"],
         "`true`, `false`",
-        |draft, text| { draft.tracing.is_traced = Some(parse_boolean(text)?); Ok(()) },
+        set_tracing,
         "Whether requests are [traced](ingress-operations.md#tracing)",
     )
     .differs(NEEDS),
@@ -22,7 +22,7 @@ pub const TABLE: &[Annotation] = &[
         "trust-incoming-trace",
         &["opentelemetry-trust-incoming-span"],
         "`true`, `false`",
-        |draft, text| { draft.tracing.distrusts_clients = !parse_boolean(text)?; Ok(()) },
+        set_trust,
         "Whether traces of clients are continued; they are without it",
     ),
     Annotation::set(
@@ -34,3 +34,17 @@ pub const TABLE: &[Annotation] = &[
     )
     .differs("no other variables; method and path of the rule without it"),
 ];
+
+/// With a value that cannot be read nothing is recorded.
+fn set_tracing(draft: &mut Draft, text: &str) -> Result<(), String> {
+    let is_traced = parse_boolean(text);
+    draft.tracing.is_traced = Some(is_traced.as_ref().is_ok_and(|is_traced| *is_traced));
+    is_traced.map(drop)
+}
+
+/// With a value that cannot be read no client is believed.
+fn set_trust(draft: &mut Draft, text: &str) -> Result<(), String> {
+    let trusts = parse_boolean(text);
+    draft.tracing.distrusts_clients = !trusts.as_ref().is_ok_and(|trusts| *trusts);
+    trusts.map(drop)
+}
