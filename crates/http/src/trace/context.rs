@@ -41,7 +41,7 @@ impl TraceContext {
     }
 
     pub fn flags(&self) -> u8 {
-        u8::from(self.is_sampled) * SAMPLED | u8::from(self.is_random) * RANDOM
+        (u8::from(self.is_sampled) * SAMPLED) | (u8::from(self.is_random) * RANDOM)
     }
 
     pub fn to_header(&self) -> HeaderValue {

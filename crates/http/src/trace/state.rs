@@ -99,7 +99,7 @@ mod tests {
         assert_eq!(read(&[&format!("{long},{long},{long},c=1")]).as_deref(), Some("c=1"));
         let member = format!("m={}", "b".repeat(100));
         let kept = read(&[&vec![member.as_str(); 20].join(",")]).unwrap();
-        assert_eq!(kept, vec![member.as_str(); 4].join(","));
+        assert_eq!(kept, [member.as_str(); 4].join(","));
         assert!(kept.len() <= MOST_STATE_OCTETS);
     }
 }

@@ -76,9 +76,12 @@ fn hexadecimal(octets: &[u8]) -> String {
     octets.iter().map(|octet| format!("{octet:02x}")).collect()
 }
 
-/// A collector that keeps all spans that it gets, with their octets.
-fn collector() -> (Endpoint, Arc<Mutex<(Vec<Span>, Vec<u8>)>>) {
-    let all: Arc<Mutex<(Vec<Span>, Vec<u8>)>> = Arc::default();
+/// Spans, and their octets.
+type Collected = (Vec<Span>, Vec<u8>);
+
+/// A collector that keeps all that it gets.
+fn collector() -> (Endpoint, Arc<Mutex<Collected>>) {
+    let all: Arc<Mutex<Collected>> = Arc::default();
     let kept = all.clone();
     let endpoint = Endpoint::start(move |request, stream| {
         let message = ExportTraceServiceRequest::decode(&*request.body).unwrap();
