@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use lb_http::auth::VerifiedCredentials;
 use lb_http::rate::{DEFAULT_CAPACITY, Limiter};
+use lb_http::trace::RequestSpan;
 use lb_http::{Route, UpstreamName};
 use lb_limits::{ClientNetwork, Shares};
 use slab::Slab;
@@ -288,6 +289,12 @@ impl Worker {
             _ = stop.wait_for(|stop| *stop == Stop::Now) => {}
         }
         self.flush();
+    }
+
+    pub(crate) fn push_span(&self, span: Option<RequestSpan>) {
+        if let (Some(spans), Some(span)) = (&self.spans, span) {
+            spans.push(span);
+        }
     }
 
     /// Sends what has been collected for the threads that write and export it.

@@ -148,8 +148,15 @@ async fn respond(
     let known = worker.route(route, record.started);
     record.route = Some(known.clone());
     let (route, policy) = (&*known.route, &known.route.policy);
-    let scheme = identity.scheme();
-    record.trace = begin_trace(record, TracedRequest { route, path: rule.path, scheme, parts });
+    record.trace = begin_trace(TracedRequest {
+        connection: client,
+        client: identity.address,
+        started: record.started,
+        route,
+        path: rule.path,
+        scheme: identity.scheme(),
+        parts,
+    });
     shared.method = parts.method.clone();
     shared.coding = policy.compress.then(|| Coding::accepted(&parts.headers));
     if policy.cors.is_some() {

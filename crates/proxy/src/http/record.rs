@@ -145,10 +145,11 @@ impl RequestRecord {
             None if !self.is_complete => Some("client_closed"),
             reason => reason,
         };
-        if let (Some(trace), Some(spans)) = (self.trace.take(), &self.client.worker.spans)
-            && let Some(span) = trace.end_span(self, RequestEnd { duration, received, reason })
-        {
-            spans.push(span);
+        if let Some(trace) = self.trace.take() {
+            let &mut Self { started, sent, status, endpoint, tries, .. } = self;
+            let end =
+                RequestEnd { started, duration, received, sent, status, reason, endpoint, tries };
+            self.client.worker.push_span(trace.end_span(&end));
         }
         let is_logged =
             self.route.as_ref().is_none_or(|known| known.route.policy.access_log == AccessLog::On);

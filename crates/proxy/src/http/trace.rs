@@ -1,17 +1,18 @@
 //! The trace of one request: what endpoints learn about it, and what is recorded.
 
+use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant, SystemTime};
 
 use http::header::{HOST, USER_AGENT};
 use http::request::Parts;
-use http::{HeaderMap, HeaderValue, Version};
+use http::{HeaderMap, HeaderValue, StatusCode, Version};
 use lb_http::trace::{
     EndpointSpan, MOST_STATE_OCTETS, RequestSpan, SpanName, SpanNameFacts, TRACEPARENT, TRACESTATE,
     TraceContext, choose_trace, read_context, read_state, shorten_text,
 };
 use lb_http::{Action, PathPattern, Route};
 
-use super::record::RequestRecord;
+use crate::client::ClientConnection;
 
 /// What a span has of a text that a client has sent.
 const MOST_PATH_OCTETS: usize = 1 << 10;
@@ -39,6 +40,10 @@ struct Recorded {
 /// A request whose route is known.
 #[derive(Clone, Copy)]
 pub(crate) struct TracedRequest<'a> {
+    pub connection: &'a ClientConnection,
+    /// The client's address: of the connection, or as a trusted proxy reports it.
+    pub client: IpAddr,
+    pub started: Instant,
     pub route: &'a Route,
     /// The rule's.
     pub path: &'a PathPattern,
@@ -47,12 +52,9 @@ pub(crate) struct TracedRequest<'a> {
 }
 
 /// Decides about the trace of a request. `None`: its context is passed on as it came.
-pub(crate) fn begin_trace(
-    record: &RequestRecord,
-    request: TracedRequest<'_>,
-) -> Option<Box<RequestTrace>> {
-    let TracedRequest { route, parts, .. } = request;
-    let worker = &record.client.worker;
+pub(crate) fn begin_trace(request: TracedRequest<'_>) -> Option<Box<RequestTrace>> {
+    let TracedRequest { connection, started, route, parts, .. } = request;
+    let worker = &connection.worker;
     let spans = worker.spans.as_ref()?;
     let (settings, tracing) = (spans.settings(), &route.policy.tracing);
     if !tracing.is_traced.unwrap_or(settings.by_default) {
@@ -60,8 +62,7 @@ pub(crate) fn begin_trace(
     }
     let parent = (!tracing.distrusts_clients).then(|| read_context(&parts.headers)).flatten();
     let wanted = choose_trace(parent.as_ref(), settings.ratio, worker.random_pair());
-    let is_recorded =
-        wanted.sampled.is_some() && spans.admit(&route.owner.namespace, record.started);
+    let is_recorded = wanted.sampled.is_some() && spans.admit(&route.owner.namespace, started);
     if parent.is_some() && !is_recorded {
         return None;
     }
@@ -71,7 +72,7 @@ pub(crate) fn begin_trace(
         let span = RequestSpan {
             parent: parent.map(|parent| parent.span),
             state: state.as_ref().map(|state| shorten_text(state.as_bytes(), MOST_STATE_OCTETS)),
-            ..describe_request(record, request, context)
+            ..describe_request(request, context)
         };
         let endpoint_context = wanted.context_of(worker.random(), true);
         Recorded { span, endpoint_context, forwarded: None }
@@ -82,12 +83,8 @@ pub(crate) fn begin_trace(
 }
 
 /// What is known when the request comes.
-fn describe_request(
-    record: &RequestRecord,
-    request: TracedRequest<'_>,
-    context: TraceContext,
-) -> RequestSpan {
-    let TracedRequest { route, path, scheme, parts } = request;
+fn describe_request(request: TracedRequest<'_>, context: TraceContext) -> RequestSpan {
+    let TracedRequest { connection, client, route, path, scheme, parts, .. } = request;
     let text = |value: &HeaderValue| shorten_text(value.as_bytes(), MOST_OCTETS);
     let header = |name| parts.headers.get(name).map(text);
     let host = header(HOST).or_else(|| Some(parts.uri.authority()?.as_str().to_owned()));
@@ -124,8 +121,8 @@ fn describe_request(
             Version::HTTP_2 => "2",
             _ => "1.1",
         },
-        client: record.address,
-        peer: record.client.peer,
+        client,
+        peer: connection.peer,
         owner: route.owner.clone(),
         status: None,
         reason: None,
@@ -162,18 +159,18 @@ impl RequestTrace {
     }
 
     /// The request has ended; returns its span, if it is recorded.
-    pub fn end_span(self, record: &RequestRecord, end: RequestEnd) -> Option<RequestSpan> {
+    pub fn end_span(self, end: &RequestEnd) -> Option<RequestSpan> {
         let Recorded { mut span, endpoint_context, forwarded } = self.recorded?;
         span.duration = end.duration;
         span.started = SystemTime::now() - end.duration;
-        span.status = record.status.map(|status| status.as_u16());
+        span.status = end.status.map(|status| status.as_u16());
         span.reason = end.reason;
-        (span.received, span.sent) = (end.received, record.sent);
-        span.endpoint = forwarded.zip(record.endpoint).map(|(at, address)| EndpointSpan {
+        (span.received, span.sent) = (end.received, end.sent);
+        span.endpoint = forwarded.zip(end.endpoint).map(|(at, address)| EndpointSpan {
             span: endpoint_context.span,
-            after: at.saturating_duration_since(record.started),
+            after: at.saturating_duration_since(end.started),
             address,
-            tries: record.tries,
+            tries: end.tries,
         });
         Some(span)
     }
@@ -181,8 +178,16 @@ impl RequestTrace {
 
 /// What is known about a request when it has ended.
 pub(crate) struct RequestEnd {
+    pub started: Instant,
     pub duration: Duration,
     /// Octets of the request's body.
     pub received: u64,
+    /// Octets of the response's body.
+    pub sent: u64,
+    pub status: Option<StatusCode>,
     pub reason: Option<&'static str>,
+    /// The endpoint that replied, or was tried last.
+    pub endpoint: Option<SocketAddr>,
+    /// Endpoints that were tried.
+    pub tries: u32,
 }
