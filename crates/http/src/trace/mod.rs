@@ -8,27 +8,18 @@
 
 mod context;
 mod rates;
+mod route_tracing;
 mod sampling;
 mod span;
 mod span_name;
 mod state;
-
-use std::sync::Arc;
+mod text;
 
 pub use context::{TRACEPARENT, TRACESTATE, TraceContext, read_context};
 pub use rates::SpanRates;
+pub use route_tracing::RouteTracing;
 pub use sampling::{SamplingRatio, SamplingReason, WantedTrace, choose_trace};
-pub use span::{EndpointSpan, RequestSpan, shorten_text};
+pub use span::{EndpointSpan, RequestSpan};
 pub use span_name::{SpanName, SpanNameFacts};
 pub use state::{MOST_STATE_OCTETS, read_state};
-
-/// What a route says about the traces of its requests.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct RouteTracing {
-    /// `None`: as the settings say.
-    pub is_traced: Option<bool>,
-    /// The context of clients is replaced.
-    pub distrusts_clients: bool,
-    /// `None`: method and path of the rule.
-    pub span_name: Option<Arc<SpanName>>,
-}
+pub use text::shorten_text;

@@ -2,8 +2,7 @@
 
 use std::fmt::Write;
 
-use super::span::cut_text;
-use crate::route::RouteOwner;
+use super::text::cut_text;
 
 /// The longest name, as it is configured and as it is filled.
 const MOST_OCTETS: usize = 256;
@@ -49,7 +48,9 @@ pub struct SpanNameFacts<'a> {
     pub path: &'a str,
     /// The rule's.
     pub route: &'a str,
-    pub owner: &'a RouteOwner,
+    /// Of the Ingress.
+    pub namespace: &'a str,
+    pub ingress: &'a str,
     pub service: &'a str,
 }
 
@@ -90,8 +91,8 @@ impl SpanName {
                     NameVariable::Host => facts.host,
                     NameVariable::Uri => facts.path,
                     NameVariable::LocationPath => facts.route,
-                    NameVariable::Namespace => &facts.owner.namespace,
-                    NameVariable::IngressName => &facts.owner.name,
+                    NameVariable::Namespace => facts.namespace,
+                    NameVariable::IngressName => facts.ingress,
                     NameVariable::ServiceName => facts.service,
                 },
             });
@@ -118,13 +119,13 @@ mod tests {
 
     #[test]
     fn names_have_variables_of_ingress_nginx() {
-        let owner = RouteOwner { namespace: "shop".into(), name: "web".into() };
         let facts = SpanNameFacts {
             method: "GET",
             host: "a.test",
             path: "/cart/1",
             route: "/cart",
-            owner: &owner,
+            namespace: "shop",
+            ingress: "web",
             service: "carts",
         };
         for (text, filled) in [

@@ -100,7 +100,8 @@ fn describe_request(request: TracedRequest<'_>, context: TraceContext) -> Reques
         host: host.as_deref().unwrap_or_default(),
         path: &uri,
         route: &rule,
-        owner: &route.owner,
+        namespace: &route.owner.namespace,
+        ingress: &route.owner.name,
         service,
     };
     let name = match &route.policy.tracing.span_name {
