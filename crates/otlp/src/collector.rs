@@ -54,6 +54,11 @@ impl FromStr for CollectorUrl {
         if authority.as_str().contains('@') {
             return Err("has a user or password: use otlp-header-file");
         }
+        let port = match &authority.as_str()[authority.host().len()..] {
+            "" => Some(if is_tls { 443 } else { 80 }),
+            port => port.strip_prefix(':').and_then(|port| port.parse().ok()),
+        };
+        let port = port.filter(|port| *port > 0 && !authority.host().is_empty()).ok_or(FORM)?;
         let path = match uri.path_and_query().map_or("/", |path| path.as_str()) {
             "/" => DEFAULT_PATH,
             path => path,
@@ -61,7 +66,7 @@ impl FromStr for CollectorUrl {
         Ok(Self {
             is_tls,
             host: authority.host().trim_matches(['[', ']']).to_owned(),
-            port: authority.port_u16().unwrap_or(if is_tls { 443 } else { 80 }),
+            port,
             authority: authority.as_str().to_owned(),
             path: path.to_owned(),
         })
@@ -71,7 +76,9 @@ impl FromStr for CollectorUrl {
 impl Display for CollectorUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let scheme = if self.is_tls { "https" } else { "http" };
-        write!(f, "{scheme}://{}{}", self.authority, self.path)
+        // A query may be a credential.
+        let path = self.path.split('?').next().unwrap_or_default();
+        write!(f, "{scheme}://{}{path}", self.authority)
     }
 }
 
@@ -146,16 +153,29 @@ mod tests {
         for (text, expected) in [
             ("http://otel.test:4318", "http://otel.test:4318/v1/traces"),
             ("http://otel.test:4318/", "http://otel.test:4318/v1/traces"),
-            ("https://otel.test/a/b?c=d", "https://otel.test/a/b?c=d"),
+            ("https://otel.test/a/b?key=secret", "https://otel.test/a/b"),
             ("http://[2001:db8::1]:80/a", "http://[2001:db8::1]:80/a"),
         ] {
             assert_eq!(text.parse::<CollectorUrl>().unwrap().to_string(), expected);
         }
         let url: CollectorUrl = "https://[2001:db8::1]".parse().unwrap();
         assert_eq!((&*url.host, url.port), ("2001:db8::1", 443));
-        for text in ["", "otel.test:4318", "/v1/traces", "grpc://otel.test:4317", "http://"] {
+        for text in [
+            "",
+            "otel.test:4318",
+            "/v1/traces",
+            "grpc://otel.test:4317",
+            "http://",
+            "http://otel.test:",
+            "http://otel.test:431800",
+            "http://otel.test:0",
+            "http://[::1]:-1",
+            "http://:4318",
+        ] {
             assert!(text.parse::<CollectorUrl>().is_err(), "{text}");
         }
+        let url: CollectorUrl = "https://otel.test/a/b?key=secret".parse().unwrap();
+        assert_eq!(url.path, "/a/b?key=secret");
         let error = "http://ann:secret@otel.test/".parse::<CollectorUrl>().unwrap_err();
         assert!(error.contains("otlp-header-file"), "{error}");
     }

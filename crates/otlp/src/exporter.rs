@@ -10,19 +10,16 @@ use lb_limits::{Backoff, Rate, RateLimiter, apply_jitter};
 use prost::Message;
 use tokio::runtime::Builder;
 use tokio::sync::{mpsc, oneshot};
-use tokio::time::{sleep, timeout, timeout_at};
+use tokio::time::{sleep, timeout};
 
+use crate::backlog::SpanBacklog;
 use crate::collector::CollectorSettings;
 use crate::connection::{CollectorConnection, ExportOutcome};
 use crate::messages::{TracedProcess, export_request};
 use crate::metrics::ExportMetrics;
 
-/// Batches of up to 64 spans that wait; further ones are dropped by the sender. With the longest texts 15 MiB.
+/// What waits for the thread, which takes it at once while there is room. Further batches are dropped by the sender.
 const MOST_QUEUED_BATCHES: usize = 64;
-/// Spans of a request to the collector.
-const MOST_SPANS: usize = 512;
-/// How long a request waits for further spans.
-const COLLECTION_TIME: Duration = Duration::from_secs(1);
 /// How often the same spans are sent.
 const MOST_TRIES: u32 = 5;
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
@@ -69,7 +66,8 @@ struct SpanExport {
     metrics: ExportMetrics,
     backoff: Backoff,
     warnings: RateLimiter<Instant>,
-    has_failed: bool,
+    /// Since spans were accepted.
+    has_warned: bool,
 }
 
 impl SpanExport {
@@ -81,13 +79,14 @@ impl SpanExport {
             metrics,
             backoff: Backoff::new(FIRST_PAUSE, LONGEST_PAUSE),
             warnings: RateLimiter::new(WARNINGS),
-            has_failed: false,
+            has_warned: false,
         }
     }
 
-    async fn run(mut self, mut queue: mpsc::Receiver<Vec<RequestSpan>>) {
-        while let Some(spans) = collect_spans(&mut queue).await {
-            self.export_spans(&spans).await;
+    async fn run(mut self, queue: mpsc::Receiver<Vec<RequestSpan>>) {
+        let mut backlog = SpanBacklog::new(queue);
+        while let Some(spans) = backlog.collect_spans().await {
+            backlog.fill_during(self.export_spans(&spans)).await;
         }
     }
 
@@ -101,7 +100,9 @@ impl SpanExport {
                     self.metrics.count_rejected(rejected);
                     self.metrics.count_accepted(spans.len() - rejected);
                     self.backoff.reset();
-                    if std::mem::take(&mut self.has_failed) {
+                    if rejected > 0 {
+                        self.warn("the collector has rejected a part of them");
+                    } else if std::mem::take(&mut self.has_warned) {
                         tracing::info!(collector = self.url, "spans are exported again");
                     }
                     return;
@@ -121,24 +122,13 @@ impl SpanExport {
         self.metrics.count_failed(spans.len());
     }
 
+    /// A collector cannot flood the log: there are as few other messages as warnings.
     fn warn(&mut self, error: &str) {
-        self.has_failed = true;
         if self.warnings.take(Instant::now()) {
+            self.has_warned = true;
             tracing::warn!(collector = self.url, error, "cannot export spans");
         }
     }
-}
-
-/// Spans for one request. `None`: there will be none.
-async fn collect_spans(queue: &mut mpsc::Receiver<Vec<RequestSpan>>) -> Option<Vec<RequestSpan>> {
-    let mut spans = queue.recv().await?;
-    let deadline = tokio::time::Instant::now() + COLLECTION_TIME;
-    while spans.len() < MOST_SPANS
-        && let Ok(Some(more)) = timeout_at(deadline, queue.recv()).await
-    {
-        spans.extend(more);
-    }
-    Some(spans)
 }
 
 #[cfg(test)]

@@ -2,13 +2,14 @@
 //!
 //! - `collector`: where it is, and how it is reached; `connection`: requests to it
 //! - `messages`: spans as OTLP has them, by the semantic conventions
-//! - `exporter`: the thread that takes spans from a queue; `metrics`: what became of them
+//! - `exporter`: the thread that sends them; `backlog`: spans that wait for it; `metrics`: what became of them
 //!
 //! # Invariants
-//! - Nothing waits for the collector. One that is away, slow or answers nonsense costs spans, and a bounded queue.
+//! - Nothing waits for the collector. One that is away, slow or replies with nonsense costs spans, and bounded memory.
 //! - What the collector sends decides only whether and when spans are sent again. A bounded part of it is read.
 //! - Credentials for the collector are read from a file, sent to the collector only, and never logged.
 
+mod backlog;
 mod collector;
 mod connection;
 mod exporter;

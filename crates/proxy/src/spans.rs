@@ -9,8 +9,8 @@ use lb_http::trace::{RequestSpan, SpanRates};
 use crate::metrics::{DroppedSpan, WorkerCounters};
 use crate::settings::TraceSettings;
 
-/// Spans that are sent at once.
-const BATCH: usize = 64;
+/// Spans that are sent at once. The channel counts batches, so this bounds what waits in it.
+const BATCH: usize = 16;
 
 /// The spans of one worker.
 pub(crate) struct WorkerSpans {
@@ -23,8 +23,8 @@ pub(crate) struct WorkerSpans {
 impl WorkerSpans {
     /// `workers`: how many share what the settings allow.
     pub fn new(settings: TraceSettings, workers: usize, counters: Arc<WorkerCounters>) -> Self {
-        let workers = u32::try_from(workers.max(1)).unwrap_or(u32::MAX);
-        let rates = SpanRates::new(settings.most_per_second / workers);
+        let workers = u32::try_from(workers).unwrap_or(u32::MAX);
+        let rates = SpanRates::new(settings.most_per_second, workers);
         Self { settings, counters, rates: rates.into(), batch: RefCell::default() }
     }
 

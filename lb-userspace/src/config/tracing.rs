@@ -9,15 +9,15 @@ use lb_otlp::CollectorUrl;
 /// Settings of traces.
 #[derive(Clone, Debug, Args)]
 pub struct TracingSettings {
-    /// OpenTelemetry collector for spans, by OTLP over HTTP: http://HOST:4318, or https [default: no tracing]
+    /// OpenTelemetry collector, as http://HOST:4318 or https [default: no tracing]
     #[arg(long, value_name = "URL")]
     pub otlp_endpoint: Option<CollectorUrl>,
 
-    /// Authorities for the collector's certificate [default: the public ones]
+    /// Authorities for the collector's certificate [default: public ones]
     #[arg(long, value_name = "FILE")]
     pub otlp_authority_file: Option<PathBuf>,
 
-    /// Headers for the collector, as lines `Name: value`
+    /// Headers for the collector: lines `Name: value`
     #[arg(long, value_name = "FILE")]
     pub otlp_header_file: Option<PathBuf>,
 
@@ -25,16 +25,17 @@ pub struct TracingSettings {
     #[arg(long, value_name = "NAME", default_value = "millrace-ingress")]
     pub trace_service_name: String,
 
-    /// Ingresses that are traced
+    /// Traced Ingresses
     #[arg(long, value_name = "WHICH", value_enum, default_value_t)]
     pub trace_ingresses: TracedIngresses,
 
-    /// Recorded share of the traces that begin here, from 0 to 1
+    /// Recorded share of traces that begin here
     #[arg(long, value_name = "RATIO", default_value = "0.01")]
     pub trace_sampling_ratio: SamplingRatio,
 
-    /// Maximum number of requests that are recorded in a second, of which one namespace has a quarter
+    /// Maximum number of requests recorded in a second; a namespace gets a quarter
     #[arg(long, value_name = "NUMBER", default_value_t = 1_000)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..))]
     pub max_spans_per_second: u32,
 }
 
@@ -43,6 +44,6 @@ pub enum TracedIngresses {
     /// All, unless annotated
     #[default]
     All,
-    /// Those with the annotation tracing
+    /// Annotated ones
     Annotated,
 }

@@ -29,12 +29,14 @@ pub struct SpanRates {
 }
 
 impl SpanRates {
-    /// `most`: spans in a second.
-    pub fn new(most: u32) -> Self {
-        let rate = |most: u32| Rate::new(Duration::from_secs(1) / most.max(1), most);
+    /// `most`: spans in a second, of all `workers` together. Each gets an equal share.
+    pub fn new(most: u32, workers: u32) -> Self {
+        let (most, workers) = (most.max(1), workers.max(1));
+        let interval = Duration::from_secs(workers.into()) / most;
+        let at_once = most / workers;
         Self {
-            all: RateLimiter::new(rate(most)),
-            namespace: rate(most / NAMESPACE_PART),
+            all: RateLimiter::new(Rate::new(interval, at_once)),
+            namespace: Rate::new(interval * NAMESPACE_PART, at_once / NAMESPACE_PART),
             by_namespace: HashMap::new(),
         }
     }
@@ -49,7 +51,8 @@ impl SpanRates {
             }
         };
         own.used = now;
-        own.rate.take(now) && self.all.take(now)
+        // A span that is refused for one reason does not count for the other.
+        own.rate.due(now) <= now && self.all.take(now) && own.rate.take(now)
     }
 
     /// Forgets namespaces that have had no span lately.
@@ -64,7 +67,7 @@ mod tests {
 
     #[test]
     fn a_namespace_leaves_spans_for_others() {
-        let mut rates = SpanRates::new(100);
+        let mut rates = SpanRates::new(100, 1);
         let (evil, good) = (Arc::from("evil"), Arc::from("good"));
         let now = Instant::now();
         let count = |rates: &mut SpanRates, namespace: &Arc<str>, now| {
@@ -78,8 +81,25 @@ mod tests {
         assert_eq!(count(&mut rates, &Arc::from("d"), now), 0, "of all");
         let later = now + Duration::from_secs(1);
         assert_eq!(count(&mut rates, &evil, later), 25);
-        assert!(SpanRates::new(0).admit(&good, now));
         rates.forget_unused(now + KEPT);
         assert_eq!(rates.by_namespace.len(), 1);
+    }
+
+    #[test]
+    fn many_workers_record_no_more_than_few() {
+        for (most, workers, expected) in [(100, 1, 1000), (100, 10, 1000), (10, 64, 100)] {
+            let (mut count, start) = (0, Instant::now());
+            let namespaces = ["a", "b", "c", "d"].map(Arc::from);
+            for _ in 0..workers {
+                let mut rates = SpanRates::new(most, workers);
+                for tick in 0..1_000 {
+                    let now = start + 10 * Duration::from_millis(tick);
+                    count += namespaces.iter().filter(|name| rates.admit(name, now)).count();
+                }
+            }
+            // And what each may record at once.
+            let at_once = most.max(workers) as usize;
+            assert!((expected..=expected + 4 * at_once).contains(&count), "{count} of {workers}");
+        }
     }
 }

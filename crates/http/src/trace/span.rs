@@ -7,7 +7,8 @@ use std::time::{Duration, SystemTime};
 use super::context::TraceContext;
 use crate::route::RouteOwner;
 
-/// A request that ended. It keeps nothing of the client's connection alive, so a queue of these has a known size.
+/// A request that ended. It keeps nothing of the client's connection alive, so a queue of these has a known size:
+/// [`RequestSpan::octets`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct RequestSpan {
     /// Of this span.
@@ -44,6 +45,16 @@ pub struct RequestSpan {
     pub sent: u64,
     /// `None`: the request was not forwarded.
     pub endpoint: Option<EndpointSpan>,
+}
+
+impl RequestSpan {
+    /// The memory that it takes.
+    pub fn octets(&self) -> usize {
+        let Self { state, name, method, path, host, user_agent, route, .. } = self;
+        let optional = [state, host, user_agent].map(|text| text.as_ref().map_or(0, String::len));
+        let always = [name, method, path, route].map(String::len);
+        size_of::<Self>() + optional.iter().chain(&always).sum::<usize>()
+    }
 }
 
 /// The part of a request that endpoints took.

@@ -1,7 +1,5 @@
 //! Names of spans, as `opentelemetry-operation-name` has them: text and variables.
 
-use std::fmt::Write;
-
 use super::text::cut_text;
 
 /// The longest name, as it is configured and as it is filled.
@@ -82,9 +80,9 @@ impl SpanName {
     }
 
     pub fn fill(&self, facts: &SpanNameFacts<'_>) -> String {
-        let mut text = String::new();
+        let mut text = String::with_capacity(MOST_OCTETS);
         for part in &self.0 {
-            text.push_str(match part {
+            let part = match part {
                 NamePart::Text(part) => part,
                 NamePart::Variable(variable) => match variable {
                     NameVariable::Method => facts.method,
@@ -95,21 +93,17 @@ impl SpanName {
                     NameVariable::IngressName => facts.ingress,
                     NameVariable::ServiceName => facts.service,
                 },
-            });
+            };
+            text.push_str(cut_text(part, MOST_OCTETS - text.len()));
         }
-        cut_text(&mut text, MOST_OCTETS);
+        text.shrink_to_fit();
         text
     }
 
     /// The name without a configured one, as the semantic conventions have it: of few different values.
     pub fn fill_default(method: &str, route: &str) -> String {
-        let mut text = method.to_owned();
-        if !route.is_empty() {
-            // Writing to a string does not fail.
-            let _ = write!(text, " {route}");
-        }
-        cut_text(&mut text, MOST_OCTETS);
-        text
+        let parts = if route.is_empty() { [method, "", ""] } else { [method, " ", route] };
+        cut_text(&parts.concat(), MOST_OCTETS).to_owned()
     }
 }
 
@@ -148,5 +142,25 @@ mod tests {
         assert_eq!(SpanName::parse("a$uri").unwrap().fill(&long).len(), 255);
         assert_eq!(SpanName::fill_default("GET", "/cart"), "GET /cart");
         assert_eq!(SpanName::fill_default("GET", ""), "GET");
+    }
+
+    /// Whoever writes the annotation has the path 64 times, and a client the longest one.
+    #[test]
+    fn a_name_takes_no_more_memory_than_it_is_long() {
+        let path = "/a".repeat(512);
+        let facts = SpanNameFacts {
+            method: &path,
+            host: &path,
+            path: &path,
+            route: &path,
+            namespace: "shop",
+            ingress: "web",
+            service: "carts",
+        };
+        let many = SpanName::parse(&"$uri".repeat(64)).unwrap().fill(&facts);
+        for name in [many, SpanName::fill_default("GET", &path)] {
+            assert_eq!(name.len(), MOST_OCTETS);
+            assert!(name.capacity() <= MOST_OCTETS, "{} octets", name.capacity());
+        }
     }
 }

@@ -7,8 +7,6 @@ use lb_http::trace::SpanName;
 use super::values::parse_boolean;
 use super::{Annotation, Draft};
 
-const NEEDS: &str = "needs the setting `otlp-endpoint`";
-
 pub const TABLE: &[Annotation] = &[
     Annotation::set(
         "tracing",
@@ -17,13 +15,13 @@ pub const TABLE: &[Annotation] = &[
         set_tracing,
         "Whether requests are [traced](ingress-operations.md#tracing)",
     )
-    .differs(NEEDS),
+    .differs("needs `otlp-endpoint`"),
     Annotation::set(
         "trust-incoming-trace",
         &["opentelemetry-trust-incoming-span"],
         "`true`, `false`",
         set_trust,
-        "Whether traces of clients are continued; they are without it",
+        "Whether clients' traces are continued; `true` without it",
     ),
     Annotation::set(
         "span-name",
@@ -32,7 +30,7 @@ pub const TABLE: &[Annotation] = &[
         |draft, text| { draft.tracing.span_name = Some(Arc::new(SpanName::parse(text.trim())?)); Ok(()) },
         "Name of spans, with `$request_method`, `$host`, `$uri`, `$location_path`, `$namespace`, `$ingress_name`, `$service_name`",
     )
-    .differs("no other variables; method and path of the rule without it"),
+    .differs("no other variables; the rule's method and path without it"),
 ];
 
 /// With a value that cannot be read nothing is recorded.

@@ -14,9 +14,9 @@ use lb_http::{Action, PathPattern, Route};
 
 use crate::client::ClientConnection;
 
-/// What a span has of a text that a client has sent.
+/// What a span has of a text that a client has sent. A host with its port fits.
 const MOST_PATH_OCTETS: usize = 1 << 10;
-const MOST_OCTETS: usize = 256;
+const MOST_OCTETS: usize = 260;
 
 /// A request whose context is not passed on as it came.
 pub(crate) struct RequestTrace {

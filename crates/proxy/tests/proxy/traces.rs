@@ -15,10 +15,12 @@ use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
 use opentelemetry_proto::tonic::trace::v1::Span;
 use prost::Message;
 use tokio::sync::mpsc;
+use tokio::sync::mpsc::error::TryRecvError;
 
 use crate::client::Client;
 use crate::endpoint::{Endpoint, Request, Then, respond};
 use crate::forwarding::echo;
+use crate::shutdown::block_on;
 use crate::world::{HOST, PATIENCE, World, config, name, policy_config, upstream, wait_until};
 
 const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
@@ -228,6 +230,73 @@ fn without_a_collector_contexts_are_passed_on_as_they_came() {
     let request = &endpoint.requests()[0];
     assert_eq!(request.header("traceparent"), Some("00-x"));
     assert_eq!(request.header("tracestate"), Some("a"));
+}
+
+/// The longest texts, those that control a terminal, and more members of `tracestate` than are passed on.
+#[test]
+fn whatever_a_client_sends_is_recorded_in_few_octets() {
+    let endpoint = echo();
+    let span_name = Some(Arc::new(SpanName::parse(&"$uri".repeat(64)).unwrap()));
+    let tracing_of_route = RouteTracing { span_name, ..RouteTracing::default() };
+    let policy = RoutePolicy { tracing: tracing_of_route, ..RoutePolicy::default() };
+    let (world, mut recorded) = tracing(&endpoint, policy, "0");
+    let path = "/%1B".repeat(1_000);
+    let member = format!("a={}", "b".repeat(120));
+    let state = vec![member.as_str(); 32].join(",");
+    let mut client = Client::connect(world.http());
+    let mut request = format!("GET {path} HTTP/1.1\r\nHost: {HOST}\r\n").into_bytes();
+    request.extend(format!("Traceparent: 00-{TRACE}-{SPAN}-01\r\nTracestate: {state}\r\n").bytes());
+    request.extend(b"User-Agent: \x9b\t");
+    request.extend("\u{9b}1m".repeat(1_000).bytes());
+    request.extend(b"\r\n\r\n");
+    client.send(request);
+    assert_eq!(client.response().status, 200);
+    let sent = endpoint.requests().pop().unwrap();
+    assert_eq!(sent.header("tracestate"), Some(&*vec![member.as_str(); 4].join(",")));
+    let span = recorded.take(1).remove(0);
+    assert!(span.octets() <= 4096, "{} octets: {span:?}", span.octets());
+    assert_eq!((span.path.len(), span.name.len()), (1024, 256));
+    let agent = span.user_agent.unwrap();
+    assert!(agent.starts_with('\u{fffd}') && !agent.contains(char::is_control), "{agent:?}");
+}
+
+/// As many contexts as fit a head, and states that are none.
+#[test]
+fn floods_of_contexts_begin_a_trace() {
+    let endpoint = echo();
+    let (world, mut recorded) = tracing(&endpoint, RoutePolicy::default(), "1");
+    let mut client = Client::connect(world.http());
+    let sampled = format!("Traceparent: 00-{TRACE}-{SPAN}-01\r\n");
+    for lines in [
+        sampled.repeat(50),
+        format!("{sampled}Traceparent: \r\n"),
+        format!("Traceparent: {}\r\n", "0".repeat(10_000)),
+        "Traceparent:\r\n".to_owned(),
+    ] {
+        get_with(&mut client, &format!("{lines}Tracestate: a=1\r\n"));
+        let request = endpoint.requests().pop().unwrap();
+        assert_ne!(context(&request).0, TRACE);
+        assert_eq!(request.header("tracestate"), None);
+        assert_eq!(recorded.take(1)[0].parent, None);
+    }
+    for state in [",".repeat(10_000), "a=1,".repeat(2_000), "=".repeat(10_000), "a".to_owned()] {
+        get_with(&mut client, &format!("{sampled}Tracestate: {state}\r\n"));
+        let request = endpoint.requests().pop().unwrap();
+        assert_eq!(context(&request).0, TRACE);
+        assert_eq!(request.header("tracestate"), None);
+        assert_eq!(recorded.take(1)[0].state, None);
+    }
+}
+
+/// Whoever exports them waits until there will be none.
+#[test]
+fn the_last_spans_leave_when_the_proxy_ends() {
+    let endpoint = echo();
+    let (mut world, mut recorded) = tracing(&endpoint, RoutePolicy::default(), "1");
+    get_with(&mut Client::connect(world.http()), "");
+    block_on(world.proxy.take().unwrap().shutdown());
+    assert_eq!(recorded.take(1)[0].status, Some(200));
+    assert_eq!(recorded.0.try_recv(), Err(TryRecvError::Disconnected));
 }
 
 /// Only the endpoint's requests come from the span of the endpoint, which there may never be.
