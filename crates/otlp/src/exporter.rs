@@ -41,7 +41,7 @@ impl SpanExporter {
         let (sender, queue) = mpsc::channel(MOST_QUEUED_BATCHES);
         let (end, ended) = oneshot::channel();
         let runtime = Builder::new_current_thread().enable_io().enable_time().build()?;
-        let export = SpanExport::new(collector, process, metrics);
+        let export = ExporterThread::new(collector, process, metrics);
         thread::Builder::new().name("spans".to_owned()).spawn(move || {
             runtime.block_on(export.run(queue));
             // A look-up of a name may still run.
@@ -59,7 +59,7 @@ impl SpanExporter {
     }
 }
 
-struct SpanExport {
+struct ExporterThread {
     url: String,
     connection: CollectorConnection,
     process: TracedProcess,
@@ -70,7 +70,7 @@ struct SpanExport {
     has_warned: bool,
 }
 
-impl SpanExport {
+impl ExporterThread {
     fn new(collector: CollectorSettings, process: TracedProcess, metrics: ExportMetrics) -> Self {
         Self {
             url: collector.url.to_string(),

@@ -30,7 +30,7 @@ pub const TABLE: &[Annotation] = &[
         |draft, text| { draft.tracing.span_name = Some(Arc::new(SpanName::parse(text.trim())?)); Ok(()) },
         "Name of spans, with `$request_method`, `$host`, `$uri`, `$location_path`, `$namespace`, `$ingress_name`, `$service_name`",
     )
-    .differs("no other variables; the rule's method and path without it"),
+    .differs("only these; `METHOD PATH` of the rule without it"),
 ];
 
 /// With a value that cannot be read nothing is recorded.

@@ -121,14 +121,14 @@ fn start(
     SpanExporter::start(collector, process(), metrics).unwrap()
 }
 
-fn export_to(collector: CollectorSettings) -> SpanExport {
-    let mut export = SpanExport::new(collector, process(), ExportMetrics::default());
+fn export_to(collector: CollectorSettings) -> ExporterThread {
+    let mut export = ExporterThread::new(collector, process(), ExportMetrics::default());
     export.backoff = Backoff::new(Duration::from_millis(1), Duration::from_millis(1));
     export
 }
 
 /// Sends two spans, and returns how many were accepted, rejected and failed.
-async fn export_two(export: &mut SpanExport) -> [u64; 3] {
+async fn export_two(export: &mut ExporterThread) -> [u64; 3] {
     export.export_spans(&[request_span(), request_span()]).await;
     export.metrics.counts()
 }

@@ -24,11 +24,11 @@ pub(crate) struct RequestTrace {
     state: Option<HeaderValue>,
     /// Other servers get the context that the route's policy sets.
     is_set_by_route: bool,
-    recorded: Option<Recorded>,
+    recorded: Option<RecordedSpan>,
 }
 
 /// A request that is recorded.
-struct Recorded {
+struct RecordedSpan {
     /// As far as it is known when the request comes.
     span: RequestSpan,
     /// Of the span that the endpoint sees.
@@ -75,7 +75,7 @@ pub(crate) fn begin_trace(request: TracedRequest<'_>) -> Option<Box<RequestTrace
             ..describe_request(request, context)
         };
         let endpoint_context = wanted.context_of(worker.random(), true);
-        Recorded { span, endpoint_context, forwarded: None }
+        RecordedSpan { span, endpoint_context, forwarded: None }
     });
     let context = context.to_header();
     let is_set_by_route = route.policy.sets_request_header(&TRACEPARENT);
@@ -161,7 +161,7 @@ impl RequestTrace {
 
     /// The request has ended; returns its span, if it is recorded.
     pub fn end_span(self, end: &RequestEnd) -> Option<RequestSpan> {
-        let Recorded { mut span, endpoint_context, forwarded } = self.recorded?;
+        let RecordedSpan { mut span, endpoint_context, forwarded } = self.recorded?;
         span.duration = end.duration;
         span.started = SystemTime::now() - end.duration;
         span.status = end.status.map(|status| status.as_u16());
