@@ -245,7 +245,7 @@ async fn a_collector_that_hangs_does_not_fill_the_memory() {
         taken += usize::from(queue.try_send(vec![long.clone()]).is_ok());
         tokio::task::yield_now().await;
     }
-    assert!((MOST_QUEUED_BATCHES..200).contains(&taken), "{taken}");
+    assert!((MOST_QUEUED_BATCHES..500).contains(&taken), "{taken}");
     drop(queue);
     exporter.finish(Duration::from_millis(1)).await;
 }
