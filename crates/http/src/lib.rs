@@ -34,6 +34,7 @@ pub mod snippet;
 mod stable_hash;
 pub mod table;
 pub mod target;
+pub mod trace;
 pub mod upstream;
 
 pub use host::HostPattern;

@@ -14,6 +14,7 @@ use crate::jwt::JwtAuth;
 use crate::mirror::Mirror;
 use crate::proxy_protocol;
 use crate::snippet::SnippetRules;
+use crate::trace::RouteTracing;
 use crate::upstream::{UpstreamName, UpstreamProtocol};
 
 /// The settings of one object, shared by all its routes.
@@ -64,6 +65,7 @@ pub struct RoutePolicy {
     pub snippet: Option<Arc<SnippetRules>>,
     /// Whether requests appear in the access log.
     pub access_log: AccessLog,
+    pub tracing: RouteTracing,
 }
 
 impl RoutePolicy {

@@ -3,7 +3,7 @@
 //! - `config`: the options; `run`: the process, from reading the objects to the end
 //! - `controller`: takes in events, and gives the proxy its configuration
 //! - `status`: writes addresses into Ingresses, if this process holds the Lease
-//! - `names`, `certificates`, `session_keys`: what the proxy needs beside objects
+//! - `names`, `certificates`, `session_keys`: what the proxy needs beside objects; `access_log`, `spans`: what it records
 //! - `listeners`, `parent`, `handover`, `control`: sockets from systemd, from the agent, and for a successor
 //! - `offline`: the same decisions for commands, without a process
 //!
@@ -29,7 +29,8 @@ pub mod offline;
 pub mod parent;
 mod run;
 mod session_keys;
+mod spans;
 pub mod status;
 
-pub use config::{IngressOptions, ObjectOrigin};
+pub use config::{IngressOptions, ObjectOrigin, TracingOptions};
 pub use run::run_ingress;

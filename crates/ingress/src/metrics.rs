@@ -5,6 +5,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 
+use lb_otlp::ExportMetrics;
 use lb_process::readiness::MetricsSource;
 use lb_process::{ClientRequests, process_registry};
 use lb_proxy::{Config, HostTls};
@@ -29,6 +30,7 @@ pub(crate) struct IngressMetrics {
     unwatched_secrets: Gauge,
     ready: Gauge,
     certificates: CertificateMetrics,
+    spans: ExportMetrics,
 }
 
 impl IngressMetrics {
@@ -56,6 +58,8 @@ impl IngressMetrics {
         let ready = gauge(own, "ready", "Whether all objects are known and the ports are open");
         let certificates = CertificateMetrics::default();
         own.register_collector(Box::new(certificates.clone()));
+        let spans = ExportMetrics::default();
+        spans.register(own);
         Self {
             registry: registry.into(),
             requests,
@@ -66,6 +70,7 @@ impl IngressMetrics {
             unwatched_secrets,
             ready,
             certificates,
+            spans,
         }
     }
 
@@ -78,6 +83,11 @@ impl IngressMetrics {
     /// For code that creates clients of the API server.
     pub fn requests(&self) -> &ClientRequests {
         &self.requests
+    }
+
+    /// For the exporter of spans.
+    pub fn spans(&self) -> &ExportMetrics {
+        &self.spans
     }
 
     pub fn set_config(&self, config: &Arc<Config>) {

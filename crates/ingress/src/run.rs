@@ -31,13 +31,15 @@ use super::listeners::ListenAddresses;
 use super::metrics::IngressMetrics;
 use super::names::ResolvedUpstream;
 use super::status::{self, StatusHandle};
-use super::{access_log, handover, parent, session_keys};
+use super::{access_log, handover, parent, session_keys, spans};
 
 /// How long the start waits for Secrets that are watched by name. A role that does not allow one must not keep all
 /// others from being served.
 const SECRETS_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a predecessor may take to close its control socket.
 const CONTROL_SOCKET_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long the last spans may take to be exported.
+const SPAN_EXPORT_TIMEOUT: Duration = Duration::from_secs(5);
 const CERTIFICATE_CHECK_INTERVAL: Duration = Duration::from_secs(3600);
 
 /// Runs until a signal, the end of the parent, or a successor that serves.
@@ -87,7 +89,9 @@ pub async fn run_ingress(options: IngressOptions) -> Result<()> {
 
     let predecessor = connect_predecessor(&control_address)?;
     let access_log = access_log::start_access_log(options.access_log)?;
-    let settings = lb_proxy::ProxySettings { access_log, ..options.proxy };
+    let (exporter, traces) =
+        spans::start_exporter(options.tracing, metrics.spans().clone())?.unzip();
+    let settings = lb_proxy::ProxySettings { access_log, traces, ..options.proxy };
     let proxy = start_proxy(settings, options.listeners, predecessor.as_ref(), &controller)?;
     metrics.add(proxy.metrics());
     health.set_ready(true);
@@ -151,6 +155,9 @@ pub async fn run_ingress(options: IngressOptions) -> Result<()> {
         proxy.shutdown().await;
     };
     drain_requests(drain, controller, events, resolved).await;
+    if let Some(exporter) = exporter {
+        exporter.finish(SPAN_EXPORT_TIMEOUT).await;
+    }
     outcome.map(drop)
 }
 

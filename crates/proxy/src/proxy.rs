@@ -55,10 +55,10 @@ impl Proxy {
         mut settings: ProxySettings,
         config: watch::Receiver<Arc<Config>>,
     ) -> Result<Self, StartError> {
-        let workers = match settings.workers {
-            0 => std::thread::available_parallelism().map_or(1, usize::from),
-            workers => workers,
-        };
+        if settings.workers == 0 {
+            settings.workers = std::thread::available_parallelism().map_or(1, usize::from);
+        }
+        let workers = settings.workers;
         let metrics = Metrics::new(settings.most_owners);
         let mut inherited = by_address(std::mem::take(&mut settings.inherited));
         let mut open = |addresses: &[SocketAddr]| {

@@ -6,6 +6,7 @@ use std::time::Duration;
 use ipnet::IpNet;
 use lb_http::balance;
 use lb_http::headers::Forwarding;
+use lb_http::trace::{RequestSpan, SamplingRatio};
 use tokio::sync::mpsc;
 
 use crate::access_log;
@@ -40,6 +41,8 @@ pub struct ProxySettings {
     pub shutdown_grace: Duration,
     /// Entries for the access log. A full channel drops entries and counts them.
     pub access_log: Option<mpsc::Sender<access_log::Batch>>,
+    /// `None`: no request is traced, and its context is passed on as it came.
+    pub traces: Option<TraceSettings>,
     /// The most owners with metrics of their own. The metrics of further ones are summed up.
     pub most_owners: usize,
 }
@@ -65,6 +68,19 @@ impl ProxySettings {
             Listener::Https => self.tls_port,
         }
     }
+}
+
+/// Which requests are traced, and recorded as spans.
+#[derive(Clone, Debug)]
+pub struct TraceSettings {
+    /// Whether requests of routes are traced that say nothing about it.
+    pub by_default: bool,
+    /// The recorded share of the traces that begin here.
+    pub ratio: SamplingRatio,
+    /// Spans in a second, of all workers.
+    pub most_per_second: u32,
+    /// A full channel drops spans and counts them.
+    pub spans: mpsc::Sender<Vec<RequestSpan>>,
 }
 
 /// Limits of what clients and endpoints may take. The proxy enforces all of them, whatever the configuration says.

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use lb_http::auth::VerifiedCredentials;
 use lb_http::rate::{DEFAULT_CAPACITY, Limiter};
+use lb_http::trace::RequestSpan;
 use lb_http::{Route, UpstreamName};
 use lb_limits::{ClientNetwork, Shares};
 use slab::Slab;
@@ -25,6 +26,7 @@ use crate::orders::{ConnectionOrders, Order};
 use crate::published_keys::PublishedKeyCache;
 use crate::routes::{Known, Routes};
 use crate::settings::{ProxyLimits, ProxySettings};
+use crate::spans::WorkerSpans;
 use crate::stop::Stop;
 use crate::tls::server::Handshakes;
 use crate::upstream::{Balancers, Endpoints, Upstreams};
@@ -78,6 +80,8 @@ pub(crate) struct Worker {
     routes: Routes,
     unrouted: Arc<OwnerCounters>,
     log: RefCell<Batch>,
+    /// `None`: no request is traced.
+    pub spans: Option<WorkerSpans>,
     random: Cell<u64>,
     is_draining: Cell<bool>,
     /// Responses that are being compressed.
@@ -128,7 +132,8 @@ impl Worker {
         config: Arc<Config>,
         seed: u64,
     ) -> Rc<Self> {
-        let limits = &shared.settings.limits;
+        let (limits, traces) = (&shared.settings.limits, shared.settings.traces.clone());
+        let spans = |traces| WorkerSpans::new(traces, shared.settings.workers, counters.clone());
         Rc::new(Self {
             upstreams: Upstreams::default(),
             connections: RefCell::default(),
@@ -137,6 +142,7 @@ impl Worker {
             routes: Routes::default(),
             unrouted: counters.owner(None),
             log: RefCell::default(),
+            spans: traces.map(spans),
             random: Cell::new(seed | 1),
             is_draining: Cell::new(false),
             compressions: Shares::new(limits.compressions, limits.compressions_per_source),
@@ -250,12 +256,15 @@ impl Worker {
         let mut ticks: u64 = 0;
         loop {
             tokio::time::sleep(TICK).await;
-            self.send_log(&mut self.log.borrow_mut());
+            self.flush();
             ticks += 1;
             let now = Instant::now();
             self.upstreams.tend(&self.config(), &self.shared.balancers, self.limits(), now);
             if ticks.is_multiple_of(20) {
                 self.routes.tend(&self.counters, now);
+                if let Some(spans) = &self.spans {
+                    spans.tend(now);
+                }
             }
         }
     }
@@ -279,6 +288,20 @@ impl Worker {
             () = tokio::time::sleep(self.shared.settings.shutdown_grace) => {}
             _ = stop.wait_for(|stop| *stop == Stop::Now) => {}
         }
+        self.flush();
+    }
+
+    pub(crate) fn push_span(&self, span: Option<RequestSpan>) {
+        if let (Some(spans), Some(span)) = (&self.spans, span) {
+            spans.push(span);
+        }
+    }
+
+    /// Sends what has been collected for the threads that write and export it.
+    fn flush(&self) {
         self.send_log(&mut self.log.borrow_mut());
+        if let Some(spans) = &self.spans {
+            spans.flush();
+        }
     }
 }

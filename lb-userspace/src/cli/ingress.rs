@@ -8,16 +8,17 @@ use lb_http::headers::Forwarding;
 use lb_http::path::Slashes;
 use lb_ingress::listeners::ListenAddresses;
 use lb_ingress::status::{self, PublishedFrom};
-use lb_ingress::{IngressOptions, ObjectOrigin, parent};
+use lb_ingress::{IngressOptions, ObjectOrigin, TracingOptions, parent};
 use lb_ingress_rules::snippets::SnippetReading;
 use lb_kernel::privileges::Privileges;
+use lb_otlp::CollectorSettings;
 use lb_proxy::settings::ProxyLimits;
 use lb_source::cluster::Access;
 
 use super::agent::{cluster_access, confined_runtime};
 use super::ingress_report;
 use super::log::Level;
-use crate::config::{Configuration, IngressSettings};
+use crate::config::{Configuration, IngressSettings, TracedIngresses, TracingSettings};
 
 pub const EXAMPLES: &str = "\
 Examples:
@@ -101,6 +102,7 @@ pub(crate) fn ingress_options(
         namespace: settings.watch_namespace.clone(),
         proxy: proxy_settings(configuration),
         access_log: settings.access_log,
+        tracing: tracing_options(&settings.tracing),
         listeners: ListenAddresses {
             http: settings.http_bind_addresses.clone(),
             https: settings.https_bind_addresses.clone(),
@@ -164,6 +166,22 @@ fn proxy_settings(configuration: &Configuration) -> lb_proxy::ProxySettings {
         most_owners: configuration.agent.metrics_max_objects.unwrap_or(defaults.most_owners),
         ..defaults
     }
+}
+
+/// `None`: there is no collector.
+fn tracing_options(settings: &TracingSettings) -> Option<TracingOptions> {
+    let url = settings.otlp_endpoint.clone()?;
+    Some(TracingOptions {
+        collector: CollectorSettings {
+            url,
+            authority_file: settings.otlp_authority_file.clone(),
+            header_file: settings.otlp_header_file.clone(),
+        },
+        service_name: settings.trace_service_name.clone(),
+        by_default: settings.trace_ingresses == TracedIngresses::All,
+        ratio: settings.trace_sampling_ratio,
+        most_per_second: settings.max_spans_per_second,
+    })
 }
 
 /// `None`: there is nothing to write, or the settings forbid it.

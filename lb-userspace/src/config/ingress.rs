@@ -8,6 +8,7 @@ use ipnet::IpNet;
 use lb_ingress::access_log::AccessLogFormat;
 use lb_rules::model::ServiceName;
 
+use super::tracing::TracingSettings;
 use super::values::{ListenAddress, namespaced_name, parse_listen_address, parse_seconds};
 
 /// Settings of the Ingress proxy.
@@ -166,6 +167,9 @@ pub struct IngressSettings {
     /// Format of the access log on stdout
     #[arg(long, value_name = "FORMAT", value_enum, default_value_t)]
     pub access_log: AccessLogFormat,
+
+    #[command(flatten)]
+    pub tracing: TracingSettings,
 
     /// File with the keys of TLS session tickets and affinity cookies, for several proxies [default: keys of its own]
     ///

@@ -13,6 +13,7 @@ mod load_balancer;
 mod problem;
 #[cfg(test)]
 mod reference;
+mod tracing;
 mod validate;
 mod values;
 
@@ -27,6 +28,7 @@ pub use ingress::IngressSettings;
 pub use layers::{Effective, EffectiveSetting, SettingSource, resolve_settings};
 pub use load_balancer::{ControllerSettings, LoadBalancerSettings};
 pub use problem::{Problem, Problems};
+pub use tracing::{TracedIngresses, TracingSettings};
 
 /// The flag with the file's path, which can't be set in the file.
 pub const FILE: &str = "config";

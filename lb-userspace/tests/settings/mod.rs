@@ -24,6 +24,8 @@ impl Setting {
     }
 }
 
+const COLLECTOR: &str = "otlp-endpoint=http://192.0.2.1:4318";
+
 /// New settings must be added here.
 #[rustfmt::skip]
 pub const SETTINGS: &[Setting] = &[
@@ -108,6 +110,13 @@ pub const SETTINGS: &[Setting] = &[
     row("update-status", "false", "lb-userspace/tests/controller/ingress.rs::the_status_is_written_as_the_settings_say").with("status-addresses=192.0.2.1"),
     row("status-lease", "edge/lease", "lb-userspace/tests/controller/ingress.rs::the_status_is_written_as_the_settings_say").with("status-addresses=192.0.2.1"),
     row("access-log", "json", "lb-userspace/tests/controller/ingress.rs::the_proxy_listens_where_the_settings_say"),
+    row("otlp-endpoint", "http://192.0.2.1:4318", "crates/proxy/tests/proxy/traces.rs::a_trace_is_begun_and_its_spans_reach_the_collector"),
+    row("otlp-authority-file", "/run/ca.crt", "crates/otlp/src/exporter/tests.rs::a_collector_is_verified").with(COLLECTOR),
+    row("otlp-header-file", "/run/headers", "crates/otlp/src/exporter/tests.rs::spans_are_sent_over_one_connection").with(COLLECTOR),
+    row("trace-service-name", "edge", "crates/otlp/src/messages.rs::a_request_is_a_server_span_and_one_for_endpoints").with(COLLECTOR),
+    row("trace-ingresses", "annotated", "crates/proxy/tests/proxy/traces.rs::routes_decide_whether_and_how_they_are_traced").with(COLLECTOR),
+    row("trace-sampling-ratio", "0.5", "crates/http/src/trace/sampling.rs::a_parent_decides_and_otherwise_the_ratio").with(COLLECTOR),
+    row("max-spans-per-second", "10", "crates/http/src/trace/rates.rs::a_namespace_leaves_spans_for_others").with(COLLECTOR),
     row("session-key-file", "/run/keys", "crates/ingress/src/session_keys.rs::keys_follow_the_file_and_survive_its_mistakes"),
     row("workers", "2", "lb-userspace/tests/controller/ingress.rs::the_proxy_listens_where_the_settings_say"),
     row("max-connections", "1000", "crates/proxy/tests/proxy/limits.rs::connections_are_limited_per_source_and_in_total"),

@@ -88,8 +88,15 @@ fn is_hop_by_hop(name: &HeaderName) -> bool {
 /// Headers that the next hop relies on. `Connection` cannot have them removed: a client could change what other
 /// proxies have said about the client, or the length of the body.
 fn is_protected(name: &HeaderName) -> bool {
-    const PREFIXES: [&str; 5] =
-        ["content-", "x-forwarded-", "access-control-", "x-real-ip", "x-request-id"];
+    const PREFIXES: [&str; 7] = [
+        "content-",
+        "x-forwarded-",
+        "access-control-",
+        "x-real-ip",
+        "x-request-id",
+        "traceparent",
+        "tracestate",
+    ];
     static NAMES: [HeaderName; 13] = [
         AUTHORIZATION,
         COOKIE,
@@ -171,6 +178,8 @@ mod tests {
             "x-real-ip",
             "x-request-id",
             "forwarded",
+            "traceparent",
+            "tracestate",
             "set-cookie",
             "location",
             "content-security-policy",

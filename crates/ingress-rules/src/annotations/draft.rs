@@ -11,6 +11,7 @@ use lb_http::policy::{
     TlsRedirect,
 };
 use lb_http::snippet::SnippetRules;
+use lb_http::trace::RouteTracing;
 use lb_http::upstream::UpstreamProtocol;
 use lb_http::{HostPattern, route::CanaryHeader};
 use lb_proxy::config::ProxyProtocol;
@@ -40,6 +41,7 @@ pub struct Draft {
     pub compress: bool,
     pub mirror: MirrorDraft,
     pub no_access_log: bool,
+    pub tracing: RouteTracing,
     pub error_statuses: BTreeSet<u16>,
     /// Name of a Service.
     pub default_backend: Option<Arc<str>>,

@@ -21,6 +21,7 @@ mod redirects;
 #[cfg(test)]
 mod reference;
 mod snippets;
+mod tracing;
 mod unused;
 pub(crate) mod values;
 
@@ -39,9 +40,10 @@ pub const NGINX: &str = "nginx.ingress.kubernetes.io/";
 
 /// All annotations, in the order of the documentation.
 pub fn all_annotations() -> impl Iterator<Item = &'static Annotation> {
-    let tables: [&'static [Annotation]; 15] = [
+    let tables: [&'static [Annotation]; 16] = [
         forwarding::TABLE,
         mirror::TABLE,
+        tracing::TABLE,
         redirects::TABLE,
         access::TABLE,
         jwt::TABLE,

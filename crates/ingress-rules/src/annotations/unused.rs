@@ -125,17 +125,10 @@ pub const UNSUPPORTED: &[Annotation] = &[
         OFF,
         "there is no web application firewall",
     ),
+    Annotation::unsupported(&["enable-opentracing"], OFF, "use ingress.millrace.io/tracing"),
     Annotation::unsupported(
-        &["enable-opentelemetry"],
+        &["opentracing-trust-incoming-span"],
         OFF,
-        "there is no tracing; traceparent is forwarded",
+        "use ingress.millrace.io/tracing",
     ),
-    Annotation::unsupported(&["opentelemetry-operation-name"], OFF, "there is no tracing"),
-    Annotation::unsupported(&["opentelemetry-trust-incoming-span"], OFF, "there is no tracing"),
-    Annotation::unsupported(
-        &["enable-opentracing"],
-        OFF,
-        "there is no tracing; traceparent is forwarded",
-    ),
-    Annotation::unsupported(&["opentracing-trust-incoming-span"], OFF, "there is no tracing"),
 ];

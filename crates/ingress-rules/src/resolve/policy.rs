@@ -83,6 +83,7 @@ impl Resolver<'_> {
             mirror,
             snippet: draft.snippet(),
             access_log: if is_logged { AccessLog::On } else { AccessLog::Off },
+            tracing: draft.tracing.clone(),
         });
     }
 

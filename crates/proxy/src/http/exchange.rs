@@ -35,6 +35,7 @@ use super::outbound::{Outbound, find_uris};
 use super::record::RequestRecord;
 use super::reply::OwnResponse;
 use super::response::{EndpointBody, ResponseBody};
+use super::trace::{TracedRequest, begin_trace};
 use super::upgrade::ClientUpgrade;
 use super::{extended_connect, gate, token, upgrade};
 use crate::body::{BodySource, ClientBody};
@@ -147,6 +148,15 @@ async fn respond(
     let known = worker.route(route, record.started);
     record.route = Some(known.clone());
     let (route, policy) = (&*known.route, &known.route.policy);
+    record.trace = begin_trace(TracedRequest {
+        connection: client,
+        client: identity.address,
+        started: record.started,
+        route,
+        path: rule.path,
+        scheme: identity.scheme(),
+        parts,
+    });
     shared.method = parts.method.clone();
     shared.coding = policy.compress.then(|| Coding::accepted(&parts.headers));
     if policy.cors.is_some() {
@@ -206,6 +216,7 @@ async fn respond(
                 let (matched_uri, _) = find_uris(&target, parts, policy, rule.path)?;
                 let mut headers = parts.headers.clone();
                 describe(&mut headers, token.as_deref());
+                record.insert_context(&mut headers);
                 if let Some(token) = &token {
                     token.add_claim_headers(&mut headers);
                 }
@@ -237,6 +248,7 @@ async fn respond(
 
     let mut headers = std::mem::take(&mut parts.headers);
     let report = describe(&mut headers, token.as_deref());
+    record.insert_context(&mut headers);
     let mut outbound = Outbound {
         method: parts.method.clone(),
         uri,
@@ -248,6 +260,7 @@ async fn respond(
     };
     mirror_request(mirrored, &outbound, &source, &known, worker);
     // Only the endpoint gets these: neither the server that decides about access, nor that of copies.
+    record.begin_endpoint_span(&mut outbound.headers);
     if let Some(rules) = &policy.snippet {
         let facts = HeaderFacts {
             client: identity.address,

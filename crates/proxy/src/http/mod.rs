@@ -19,4 +19,5 @@ mod record;
 mod reply;
 mod response;
 mod token;
+mod trace;
 mod upgrade;

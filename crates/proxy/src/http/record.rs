@@ -8,11 +8,12 @@ use std::time::Instant;
 use http::header::{HOST, REFERER, USER_AGENT};
 use http::request::Parts;
 use http::uri::PathAndQuery;
-use http::{HeaderValue, Method, StatusCode, Version};
+use http::{HeaderMap, HeaderValue, Method, StatusCode, Version};
 use jiff::Timestamp;
 use lb_http::policy::AccessLog;
 use lb_http::rate::Permit;
 
+use super::trace::{RequestEnd, RequestTrace};
 use crate::access_log::AccessLogEntry;
 use crate::body::BodySource;
 use crate::client::{ClientConnection, InFlight};
@@ -39,6 +40,8 @@ pub(crate) struct RequestRecord {
     pub permit: Option<Permit>,
     /// The client's request counts as one of its source.
     pub in_flight: Option<InFlight>,
+    /// `None`: the client's context is passed on as it came, and nothing is recorded.
+    pub trace: Option<Box<RequestTrace>>,
     method: Method,
     version: Version,
     logged: Option<Logged>,
@@ -84,6 +87,7 @@ impl RequestRecord {
             is_complete: false,
             permit: None,
             in_flight: None,
+            trace: None,
             method: parts.method.clone(),
             version: parts.version,
             logged,
@@ -116,6 +120,20 @@ impl RequestRecord {
         }
     }
 
+    /// The request is sent to another server, on behalf of this one.
+    pub fn insert_context(&self, headers: &mut HeaderMap) {
+        if let Some(trace) = &self.trace {
+            trace.insert_context(headers);
+        }
+    }
+
+    /// The request is sent to an endpoint.
+    pub fn begin_endpoint_span(&mut self, headers: &mut HeaderMap) {
+        if let Some(trace) = &mut self.trace {
+            trace.begin_endpoint_span(headers);
+        }
+    }
+
     fn write(&mut self, now: Instant) {
         let duration = now.saturating_duration_since(self.started);
         let body = self.source.as_ref().map_or(0, |source| source.received());
@@ -123,13 +141,19 @@ impl RequestRecord {
         let status = self.status.map_or(CLIENT_CLOSED, |status| status.as_u16());
         let class = self.status.unwrap_or(StatusCode::BAD_REQUEST);
         self.counters().finished(class, duration, received, self.sent);
-        let is_logged =
-            self.route.as_ref().is_none_or(|known| known.route.policy.access_log == AccessLog::On);
-        let Some(logged) = self.logged.take().filter(|_| is_logged) else { return };
         let reason = match self.reason {
             None if !self.is_complete => Some("client_closed"),
             reason => reason,
         };
+        if let Some(trace) = self.trace.take() {
+            let &mut Self { started, sent, status, endpoint, tries, .. } = self;
+            let end =
+                RequestEnd { started, duration, received, sent, status, reason, endpoint, tries };
+            self.client.worker.push_span(trace.end_span(&end));
+        }
+        let is_logged =
+            self.route.as_ref().is_none_or(|known| known.route.policy.access_log == AccessLog::On);
+        let Some(logged) = self.logged.take().filter(|_| is_logged) else { return };
         self.client.worker.log(AccessLogEntry {
             time: Timestamp::now() - duration,
             client: self.address,

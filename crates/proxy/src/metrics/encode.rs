@@ -41,6 +41,9 @@ impl Collector for Metrics {
         let help = "Entries of the access log that were dropped because their reader was too slow";
         to.encode_descriptor("access_log_entries_dropped", help, None, MetricType::Counter)?
             .encode_counter::<NoLabelSet, _, f64>(&dropped, None)?;
+        let help =
+            "Spans that were dropped because there were too many, or their reader was too slow";
+        encode_kinds(&mut to, &workers, "spans_dropped", help, "reason", |w| &w.spans_dropped)?;
         encode_owners(&mut to, &sum_owners(&workers))
     }
 }

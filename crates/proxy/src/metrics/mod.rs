@@ -34,6 +34,7 @@ pub(crate) struct WorkerCounters {
     pub buffered: AtomicU64,
     pub handshakes: Kinds<Handshake>,
     pub log_entries_dropped: AtomicU64,
+    pub spans_dropped: Kinds<DroppedSpan>,
     owners: Mutex<HashMap<RouteOwner, Arc<OwnerCounters>>>,
     /// Requests without a route, and those of owners beyond the limit.
     none: Arc<OwnerCounters>,
@@ -106,6 +107,11 @@ kinds! {
 }
 
 kinds! {
+    /// Why a request that was to be recorded was not.
+    DroppedSpan { Rate = "rate", Queue = "queue", }
+}
+
+kinds! {
     /// What became of the copy of a request.
     MirrorResult {
         Sent = "sent",
@@ -143,7 +149,11 @@ impl<K: LabelValue> Default for Kinds<K> {
 
 impl<K: LabelValue> Kinds<K> {
     pub fn count(&self, kind: K) {
-        increase_counter(&self.counts[kind.index()], 1);
+        self.count_many(kind, 1);
+    }
+
+    pub fn count_many(&self, kind: K, amount: u64) {
+        increase_counter(&self.counts[kind.index()], amount);
     }
 
     fn get(&self, kind: K) -> u64 {
@@ -175,6 +185,7 @@ impl Metrics {
             buffered: AtomicU64::new(0),
             handshakes: Kinds::default(),
             log_entries_dropped: AtomicU64::new(0),
+            spans_dropped: Kinds::default(),
             owners: Mutex::default(),
             none: Arc::default(),
             other: Arc::default(),

@@ -28,4 +28,5 @@ mod snippets;
 mod sources;
 mod tls;
 mod tokens;
+mod traces;
 mod upgrades;
