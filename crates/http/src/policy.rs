@@ -12,6 +12,7 @@ use ipnet::IpNet;
 use crate::auth::Users;
 use crate::jwt::JwtAuth;
 use crate::mirror::Mirror;
+use crate::oidc::OidcAuth;
 use crate::proxy_protocol;
 use crate::snippet::SnippetRules;
 use crate::upstream::{UpstreamName, UpstreamProtocol};
@@ -42,6 +43,7 @@ pub struct RoutePolicy {
     /// no other host's connection and no plain text is a way around it.
     pub requires_client_certificate: bool,
     pub jwt: Option<JwtAuth>,
+    pub oidc: Option<Arc<OidcAuth>>,
     pub basic_auth: Option<BasicAuth>,
     pub external_auth: Option<ExternalAuth>,
     pub cors: Option<Cors>,
@@ -88,6 +90,7 @@ impl RoutePolicy {
             || self.snippet.as_ref().is_some_and(|rules| rules.sets_request_header(name));
         granted.chain(configured).any(|known| known == name)
             || self.jwt.as_ref().is_some_and(|jwt| jwt.sets_header(name))
+            || self.oidc.as_ref().is_some_and(|oidc| oidc.sets_header(name))
             || by_snippet()
     }
 }

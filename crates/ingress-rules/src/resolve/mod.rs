@@ -3,6 +3,7 @@
 mod auth;
 mod backends;
 mod jwt;
+mod oidc;
 mod policy;
 mod rules;
 mod servers;
@@ -58,6 +59,7 @@ pub fn resolve_ingress(ingress: &Ingress, objects: &IngressObjects) -> Resolved 
     let clients = resolver.clients();
     let denied = resolver.read_denied_locations(&spec);
     let default = resolver.rules(&spec);
+    resolver.add_oidc_paths();
     for part in resolver.hosts.values_mut() {
         part.denied.clone_from(&denied);
     }

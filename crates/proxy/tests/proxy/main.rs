@@ -5,6 +5,7 @@
 
 mod client;
 mod endpoint;
+mod provider;
 mod world;
 
 mod closing;
@@ -20,6 +21,7 @@ mod replicas;
 mod retries;
 mod satisfy;
 mod shutdown;
+mod sign_in;
 mod smuggling;
 mod snapshots;
 mod snippets;

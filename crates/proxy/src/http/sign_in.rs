@@ -1,0 +1,149 @@
+//! Lets users sign in at a provider, and asks it who has.
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Instant;
+
+use http::header::SET_COOKIE;
+use http::{HeaderMap, Response};
+use lb_http::jwt::VerifiedToken;
+use lb_http::oidc::{
+    LoginRandom, OidcAuth, PendingLogin, ProviderDocument, SALT_OCTETS, SignInFailure, SignInStep,
+    SignedIn, read_token_response,
+};
+use lb_http::respond::Facts;
+use lb_http::{Rejection, RoutePolicy};
+
+use super::issuer::{IssuerRequest, find_document, seconds_now, verify_with_published_keys};
+use super::reply::OwnResponse;
+use crate::published::DocumentSlot;
+use crate::worker::Worker;
+
+/// What a request is known by.
+#[derive(Default)]
+pub(crate) struct VerifiedClient {
+    // Boxed, because they are part of each request's future.
+    pub token: Option<Box<VerifiedToken>>,
+    pub session: Option<Box<SignedIn>>,
+}
+
+impl VerifiedClient {
+    /// Removes what endpoints get from the proxy only, and what only the proxy gets.
+    pub fn strip_claims_and_proofs(&self, policy: &RoutePolicy, headers: &mut HeaderMap) {
+        if let Some(jwt) = &policy.jwt {
+            jwt.strip_claims_and_tokens(self.token.as_deref(), headers);
+        }
+        if let Some(oidc) = &policy.oidc {
+            oidc.strip_claims_and_cookies(headers);
+        }
+    }
+
+    pub fn add_claim_headers(&self, headers: &mut HeaderMap) {
+        if let Some(token) = &self.token {
+            token.add_claim_headers(headers);
+        }
+        if let Some(session) = &self.session {
+            session.add_claim_headers(headers);
+        }
+    }
+}
+
+/// The session of a request, or the response to a browser that has none.
+pub(crate) async fn check_session(
+    worker: &Rc<Worker>,
+    slot: &DocumentSlot<ProviderDocument>,
+    oidc: &OidcAuth,
+    facts: &Facts<'_>,
+) -> Result<SignedIn, OwnResponse> {
+    let now = seconds_now();
+    let response = match oidc.decide_sign_in(facts, now) {
+        SignInStep::Serve(signed_in) => return Ok(signed_in),
+        SignInStep::Respond(response) => Ok(response),
+        SignInStep::BeginLogin => match find_provider(worker, slot, oidc).await {
+            Ok(provider) => random_octets().and_then(|(browser, salt)| {
+                oidc.begin_login(&provider, facts, now, &LoginRandom { browser, salt })
+            }),
+            Err(failure) => Err(failure),
+        },
+        // The provider may be away: the session ends all the same.
+        SignInStep::SignOut => {
+            let provider = find_provider(worker, slot, oidc).await.ok();
+            Ok(oidc.sign_out(provider.as_deref()))
+        }
+        SignInStep::FinishLogin(login) => {
+            let finished = finish_login(worker, slot, oidc, &login).await;
+            let mut reply = respond(worker, oidc, finished);
+            reply.headers.append(SET_COOKIE, login.forget_login());
+            return Err(reply);
+        }
+    };
+    Err(respond(worker, oidc, response))
+}
+
+fn respond(
+    worker: &Worker,
+    oidc: &OidcAuth,
+    response: Result<Response<()>, SignInFailure>,
+) -> OwnResponse {
+    match response {
+        Ok(response) => {
+            let (parts, ()) = response.into_parts();
+            OwnResponse { rejection: Rejection::Oidc(parts.status), headers: parts.headers }
+        }
+        Err(failure) => {
+            worker.shared.issuers.warn_about_login(&oidc.discovery, &failure);
+            match failure {
+                SignInFailure::Provider(_) => Rejection::OidcProvider.into(),
+                failure => Rejection::Oidc(failure.status()).into(),
+            }
+        }
+    }
+}
+
+async fn find_provider(
+    worker: &Rc<Worker>,
+    slot: &DocumentSlot<ProviderDocument>,
+    oidc: &OidcAuth,
+) -> Result<Arc<ProviderDocument>, SignInFailure> {
+    let (cache, address) = (&worker.shared.issuers.providers, &oidc.discovery);
+    let unavailable = || SignInFailure::Provider("its document is not available".to_owned());
+    let shared = slot.get(cache, address, Instant::now()).ok_or_else(unavailable)?;
+    find_document(worker, address, shared).await.ok_or_else(unavailable)
+}
+
+/// Exchanges the code, and verifies what the provider says.
+async fn finish_login(
+    worker: &Rc<Worker>,
+    slot: &DocumentSlot<ProviderDocument>,
+    oidc: &OidcAuth,
+    login: &PendingLogin,
+) -> Result<Response<()>, SignInFailure> {
+    let issuers = &worker.shared.issuers;
+    let provider = find_provider(worker, slot, oidc).await?;
+    let request = oidc.token_request(&provider, login)?;
+    let address = oidc.keys_address(&provider)?;
+    let busy = || SignInFailure::Provider("too many other logins are running".to_owned());
+    let share = issuers.begin_exchange(&address.namespace).ok_or_else(busy)?;
+    let reply = IssuerRequest::for_token(request).send(worker).await;
+    let (status, body) = reply
+        .map_err(|error| SignInFailure::Provider(format!("it does not exchange codes: {error}")))?;
+    drop(share);
+    let token = read_token_response(status, &body)?;
+    let without_keys = || SignInFailure::Provider("its keys are not available".to_owned());
+    let shared = issuers.keys.get(&address, Instant::now()).ok_or_else(without_keys)?;
+    let verified = verify_with_published_keys(worker, &address, &shared, |keys| {
+        oidc.verify_id_token(login, &token, keys, seconds_now())
+    });
+    let claims = verified.await.ok_or_else(without_keys)?.map_err(SignInFailure::IdToken)?;
+    let (_, salt) = random_octets()?;
+    oidc.finish_login(login, &claims, seconds_now(), salt)
+}
+
+fn random_octets() -> Result<([u8; 32], [u8; SALT_OCTETS]), SignInFailure> {
+    let (mut browser, mut salt) = ([0; 32], [0; SALT_OCTETS]);
+    let filled = getrandom::fill(&mut browser).and_then(|()| getrandom::fill(&mut salt));
+    match filled {
+        Ok(()) => Ok((browser, salt)),
+        Err(error) => Err(SignInFailure::Provider(format!("there are no random numbers: {error}"))),
+    }
+}
