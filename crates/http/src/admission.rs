@@ -89,7 +89,7 @@ pub struct AdmittedRequest<'r> {
     /// The most octets of its body; `None`: no limit.
     pub most_body: Option<u64>,
     /// What the proxy still has to check, in this order: these count, take time, or ask a server.
-    pub checks: [Option<RouteCheck<'r>>; 6],
+    pub checks: RouteChecks<'r>,
     /// What the client's source says about its access. The checks of access complete it.
     pub access: AccessRuling,
 }
@@ -105,6 +105,26 @@ pub enum RouteCheck<'r> {
     Session(&'r OidcAuth),
     Password(&'r BasicAuth),
     ExternalAuth(&'r ExternalAuth),
+}
+
+/// The checks of a route in their order. Each is found when it is made: a request keeps this while it waits for one.
+#[derive(Clone, Debug)]
+pub struct RouteChecks<'r> {
+    policy: &'r RoutePolicy,
+    most_body: Option<u64>,
+    /// Position in the list of all.
+    next: usize,
+}
+
+impl<'r> Iterator for RouteChecks<'r> {
+    type Item = RouteCheck<'r>;
+
+    fn next(&mut self) -> Option<RouteCheck<'r>> {
+        let rest = list_checks(self.policy, self.most_body).into_iter().enumerate().skip(self.next);
+        let (index, check) = rest.filter_map(|(index, check)| Some((index, check?))).next()?;
+        self.next = index + 1;
+        Some(check)
+    }
 }
 
 impl RouteCheck<'_> {
@@ -144,7 +164,8 @@ pub fn admit_request<'r>(
         Action::Respond { status, .. } => return Err(Rejection::UnservedRule(*status).into()),
     };
     let most_body = policy.most_body(upstream.protocol, facts.headers);
-    Ok(AdmittedRequest { upstream, most_body, checks: list_checks(policy, most_body), access })
+    let checks = RouteChecks { policy, most_body, next: 0 };
+    Ok(AdmittedRequest { upstream, most_body, checks, access })
 }
 
 fn list_checks(policy: &RoutePolicy, most_body: Option<u64>) -> [Option<RouteCheck<'_>>; 6] {
@@ -304,7 +325,7 @@ mod tests {
                 RouteCheck::Password(_) => "password",
                 RouteCheck::ExternalAuth(_) => "external check",
             };
-            list_checks(policy, most).into_iter().flatten().map(name).collect()
+            RouteChecks { policy, most_body: most, next: 0 }.map(name).collect()
         };
         let all = ["rate", "length", "token", "session", "password", "external check"];
         assert_eq!(names(&policy, Some(1)), all);

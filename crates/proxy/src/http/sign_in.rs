@@ -19,19 +19,30 @@ use super::reply::OwnResponse;
 use crate::published::DocumentSlot;
 use crate::worker::Worker;
 
-/// What a request is known by.
+/// What a request is known by. Boxed, because it is part of each request's future.
 #[derive(Default)]
-pub(crate) struct VerifiedClient {
-    // Boxed, because they are part of each request's future.
-    pub token: Option<Box<VerifiedToken>>,
-    pub session: Option<Box<SignedIn>>,
+pub(crate) struct VerifiedClient(Option<Box<ClientProofs>>);
+
+#[derive(Default)]
+struct ClientProofs {
+    token: Option<VerifiedToken>,
+    session: Option<SignedIn>,
 }
 
 impl VerifiedClient {
+    pub fn add_token(&mut self, token: VerifiedToken) {
+        self.0.get_or_insert_default().token = Some(token);
+    }
+
+    pub fn add_session(&mut self, session: SignedIn) {
+        self.0.get_or_insert_default().session = Some(session);
+    }
+
     /// Removes what endpoints get from the proxy only, and what only the proxy gets.
     pub fn strip_claims_and_proofs(&self, policy: &RoutePolicy, headers: &mut HeaderMap) {
         if let Some(jwt) = &policy.jwt {
-            jwt.strip_claims_and_tokens(self.token.as_deref(), headers);
+            let proofs = self.0.as_deref();
+            jwt.strip_claims_and_tokens(proofs.and_then(|proofs| proofs.token.as_ref()), headers);
         }
         if let Some(oidc) = &policy.oidc {
             oidc.strip_claims_and_cookies(headers);
@@ -39,10 +50,11 @@ impl VerifiedClient {
     }
 
     pub fn add_claim_headers(&self, headers: &mut HeaderMap) {
-        if let Some(token) = &self.token {
+        let Some(proofs) = &self.0 else { return };
+        if let Some(token) = &proofs.token {
             token.add_claim_headers(headers);
         }
-        if let Some(session) = &self.session {
+        if let Some(session) = &proofs.session {
             session.add_claim_headers(headers);
         }
     }
