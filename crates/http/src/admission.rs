@@ -128,9 +128,10 @@ impl<'r> Iterator for RouteChecks<'r> {
 }
 
 impl RouteCheck<'_> {
-    /// Whether [`AdmittedRequest::access`] takes what the check says.
-    pub fn is_about_access(self) -> bool {
-        matches!(self, Self::Password(_) | Self::ExternalAuth(_))
+    /// Whether the check has to be made although others have been. Sessions are always looked for: the paths where users
+    /// sign in and out are not the endpoint's, which gets the claims of those who have signed in.
+    pub fn is_needed(self, access: &AccessRuling) -> bool {
+        !(access.is_granted() && matches!(self, Self::Password(_) | Self::ExternalAuth(_)))
     }
 }
 

@@ -27,7 +27,9 @@ pub enum Rejection {
     Token(StatusCode),
     /// There are no keys to verify tokens with: their issuer does not publish them.
     TokenKeys,
-    /// The user has not signed in, or is signing in or out.
+    /// There is no session: 401, or a redirect to the provider.
+    NoSession(StatusCode),
+    /// The user is signing in or out, or has failed to.
     Oidc(StatusCode),
     /// The provider at which users sign in cannot be used.
     OidcProvider,
@@ -67,6 +69,7 @@ impl Rejection {
             | Self::Returned(status)
             | Self::UnservedRule(status)
             | Self::Token(status)
+            | Self::NoSession(status)
             | Self::Oidc(status)
             | Self::ExternalAuth(status)
             | Self::SignIn(status) => *status,
@@ -110,6 +113,7 @@ impl Rejection {
             Self::BodyTooLarge => "body_too_large",
             Self::Token(_) => "jwt",
             Self::TokenKeys => "jwt_keys",
+            Self::NoSession(_) => "oidc_session",
             Self::Oidc(_) => "oidc",
             Self::OidcProvider => "oidc_provider",
             Self::Password => "basic_auth",

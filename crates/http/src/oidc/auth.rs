@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use http::{HeaderMap, HeaderName};
 
-use super::cookies::remove_own_cookies;
 use super::failure::SignInFailure;
 use super::provider::{ProviderDocument, ProviderServer};
 use super::sealing::CookieKeys;
@@ -58,13 +57,22 @@ impl OidcAuth {
         }
     }
 
+    /// Whether users sign in or out at this path.
+    pub fn is_own_path(&self, path: &str) -> bool {
+        *self.redirect_path == *path || *self.logout_path == *path
+    }
+
+    /// Whether a login or session of the other one counts here, too.
+    pub fn shares_sessions_with(&self, other: &Self) -> bool {
+        self.cookies.suffix() == other.cookies.suffix()
+    }
+
     pub fn sets_header(&self, name: &HeaderName) -> bool {
         self.claim_headers.iter().any(|(_, known)| known == name)
     }
 
-    /// Removes what a client could send in the name of a claim, and the cookies of sessions and logins.
-    pub fn strip_claims_and_cookies(&self, headers: &mut HeaderMap) {
-        remove_own_cookies(headers);
+    /// Removes what a client could send in the name of a claim.
+    pub fn strip_claims(&self, headers: &mut HeaderMap) {
         for (_, name) in &self.claim_headers {
             headers.remove(name);
         }

@@ -6,10 +6,9 @@ use http::header::SET_COOKIE;
 use http::{HeaderValue, Method, Response, StatusCode};
 
 use super::auth::OidcAuth;
-use super::cookies::{forget_cookie, login_cookie_name};
+use super::cookies::{find_only_cookie, forget_cookie, login_cookie_name};
 use super::login::{LOGIN_SECONDS, LoginSecrets, LoginState, REPLICA_SKEW, hash_login_cookie};
 use super::responses::{redirect_to, respond_uncached, url_of_host};
-use crate::cookie::find_cookie;
 use crate::host::Authority;
 use crate::respond::Facts;
 
@@ -83,7 +82,7 @@ impl OidcAuth {
         let state = LoginState::open(&self.cookies, &authority.host, &state).ok_or_else(refused)?;
         let return_url = url_of_host(authority, &state.return_to);
         let name = login_cookie_name(&self.cookies, state.slot());
-        let cookie = find_cookie(facts.headers, &name)
+        let cookie = find_only_cookie(facts.headers, &name)
             .filter(|cookie| hash_login_cookie(cookie) == state.browser);
         let is_late = now >= state.begun.saturating_add(LOGIN_SECONDS);
         let Some(cookie) = cookie.filter(|_| !is_late && now + REPLICA_SKEW >= state.begun) else {

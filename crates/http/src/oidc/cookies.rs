@@ -3,10 +3,11 @@
 
 use std::time::Duration;
 
+use http::header::COOKIE;
 use http::{HeaderMap, HeaderValue};
 
 use super::sealing::CookieKeys;
-use crate::cookie::remove_cookies_if;
+use crate::cookie::{find_cookies, remove_cookies_if};
 
 const PREFIX: &str = "__Host-millrace-";
 
@@ -35,7 +36,19 @@ pub(super) fn forget_cookie(name: &str) -> HeaderValue {
     set_cookie(name, "", Duration::ZERO)
 }
 
-/// Those of all Ingresses of the host.
-pub(super) fn remove_own_cookies(headers: &mut HeaderMap) {
-    remove_cookies_if(headers, |name| name.starts_with(PREFIX.as_bytes()));
+/// The cookie of this name. `None` also if there are several: browsers have one at most, so somebody has got around the
+/// prefix, and nobody can tell which one is theirs.
+pub(super) fn find_only_cookie<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a [u8]> {
+    let mut cookies = find_cookies(headers, name);
+    cookies.next().filter(|_| cookies.next().is_none())
+}
+
+/// Removes the cookies of sessions and logins of all Ingresses. Most requests have none: this is quick for them.
+pub fn remove_own_cookies(headers: &mut HeaderMap) {
+    let may_have = |value: &HeaderValue| {
+        std::str::from_utf8(value.as_bytes()).map_or(true, |text| text.contains(PREFIX))
+    };
+    if headers.get_all(COOKIE).iter().any(may_have) {
+        remove_cookies_if(headers, |name| name.starts_with(PREFIX.as_bytes()));
+    }
 }

@@ -7,7 +7,7 @@ use crate::host::Authority;
 use crate::respond::empty_response;
 
 /// For clients that cannot show a page of the provider.
-pub(super) fn demand_session() -> Response<()> {
+pub fn demand_session() -> Response<()> {
     let mut response = respond_uncached(StatusCode::UNAUTHORIZED);
     response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Cookie"));
     response

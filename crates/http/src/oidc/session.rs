@@ -5,12 +5,11 @@ use http::{HeaderMap, HeaderName, HeaderValue, Response};
 
 use super::auth::OidcAuth;
 use super::callback::PendingLogin;
-use super::cookies::{session_cookie_name, set_cookie};
+use super::cookies::{find_only_cookie, session_cookie_name, set_cookie};
 use super::failure::SignInFailure;
 use super::login::REPLICA_SKEW;
 use super::responses::redirect_to;
 use super::sealing::{SALT_OCTETS, SealedPurpose};
-use crate::cookie::find_cookie;
 use crate::jwt::{IdTokenDemand, KeySet, TokenError};
 
 /// Browsers take cookies of 4096 octets, with their names.
@@ -80,7 +79,7 @@ impl OidcAuth {
         host: &str,
         now: u64,
     ) -> Option<SignedIn> {
-        let cookie = find_cookie(headers, &session_cookie_name(&self.cookies))?;
+        let cookie = find_only_cookie(headers, &session_cookie_name(&self.cookies))?;
         if cookie.len() > MOST_COOKIE_OCTETS {
             return None;
         }

@@ -6,7 +6,7 @@ use http::{Method, Response, StatusCode};
 use super::auth::OidcAuth;
 use super::callback::PendingLogin;
 use super::logout::is_wanted_by_user;
-use super::responses::{demand_session, respond_uncached};
+use super::responses::respond_uncached;
 use super::session::SignedIn;
 use crate::respond::Facts;
 
@@ -15,8 +15,10 @@ use crate::respond::Facts;
 pub enum SignInStep {
     /// The browser has a session.
     Serve(SignedIn),
-    /// The browser has to be sent to the provider: [`OidcAuth::begin_login`].
+    /// There is no session. The browser has to be sent to the provider: [`OidcAuth::begin_login`].
     BeginLogin,
+    /// There is no session, and nobody who could sign in: [`demand_session`](super::demand_session).
+    DemandSession,
     /// The provider has sent the browser back: its code is exchanged for a token with [`OidcAuth::token_request`], and
     /// [`OidcAuth::finish_login`] ends the login.
     FinishLogin(Box<PendingLogin>),
@@ -30,7 +32,12 @@ impl OidcAuth {
     pub fn decide_sign_in(&self, facts: &Facts, now: u64) -> SignInStep {
         // Cookies and codes are secrets. Only HTTP/1.0 has no host.
         let authority = facts.authority.filter(|_| facts.is_tls);
-        let Some(authority) = authority else { return SignInStep::Respond(demand_session()) };
+        let Some(authority) = authority else {
+            return match self.is_own_path(facts.path) {
+                true => SignInStep::Respond(respond_uncached(StatusCode::BAD_REQUEST)),
+                false => SignInStep::DemandSession,
+            };
+        };
         if *facts.path == *self.redirect_path {
             return match self.find_pending_login(facts, authority, now) {
                 Ok(pending) => SignInStep::FinishLogin(Box::new(pending)),
@@ -46,7 +53,7 @@ impl OidcAuth {
         match self.find_session(facts.headers, &authority.host, now) {
             Some(signed_in) => SignInStep::Serve(signed_in),
             None if is_navigation(facts) => SignInStep::BeginLogin,
-            None => SignInStep::Respond(demand_session()),
+            None => SignInStep::DemandSession,
         }
     }
 }

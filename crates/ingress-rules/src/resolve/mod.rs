@@ -22,6 +22,8 @@ use super::annotations::{self, Draft};
 use super::objects::IngressObjects;
 use super::resolved::{HostPart, Resolved, Share};
 
+pub use oidc::is_shared_login;
+
 pub fn resolve_ingress(ingress: &Ingress, objects: &IngressObjects) -> Resolved {
     let name = ServiceName::of(&ingress.metadata);
     let annotations = ingress.metadata.annotations.as_ref();

@@ -7,6 +7,7 @@ use lb_http::host::Authority;
 use lb_http::oidc::{CookieKeys, OidcAuth, OidcClient, ProviderServer};
 use lb_http::path::Slashes;
 use lb_http::published::DocumentAddress;
+use lb_http::table::Shadowed;
 use lb_http::{Action, PathPattern, Route};
 
 use super::super::resolved::HostPart;
@@ -47,7 +48,7 @@ impl Resolver<'_> {
 
     fn read_oidc(&mut self) -> Result<OidcAuth, Unusable> {
         let wish = self.draft.oidc.clone();
-        let unset = |name| (name, "it is not set, and users have to sign in".to_owned());
+        let unset = |name| (name, "it is not set, and users cannot sign in without it".to_owned());
         let issuer = wish.issuer.ok_or_else(|| unset("oidc-issuer"))?;
         let secret = wish.secret.ok_or_else(|| unset("oidc-secret"))?;
         let OidcSecret { client, cookie, authorities } =
@@ -63,7 +64,8 @@ impl Resolver<'_> {
         let redirect_path = wish.redirect_path.unwrap_or_else(|| REDIRECT_PATH.into());
         let logout_path = wish.logout_path.unwrap_or_else(|| LOGOUT_PATH.into());
         if redirect_path == logout_path {
-            return Err(("oidc-logout-path", "it is oidc-redirect-path, too".to_owned()));
+            let why = format!("{logout_path:?} is oidc-redirect-path, too");
+            return Err(("oidc-logout-path", why));
         }
         let scopes = wish.scopes.iter().filter(|scope| ***scope != *"openid");
         let scopes = scopes.fold("openid".to_owned(), |all, scope| all + " " + scope);
@@ -162,4 +164,15 @@ fn route_beside(part: &HostPart, path: &str, slashes: Slashes) -> Option<Arc<Rou
     let routes = || part.paths.iter().map(|(_, route)| route);
     let forwards = |route: &&Arc<Route>| matches!(route.action, Action::Forward(_));
     routes().find(forwards).or_else(|| routes().next()).cloned()
+}
+
+/// Whether users of the shadowed route sign in or out as well by the other one. Each Ingress has the paths for that.
+pub fn is_shared_login(shadowed: &Shadowed, other: &Route) -> bool {
+    let policies = shadowed.route.policy.oidc.as_ref().zip(other.policy.oidc.as_ref());
+    match (&shadowed.path, policies) {
+        (PathPattern::Exact(path), Some((own, others))) => {
+            own.is_own_path(path) && others.is_own_path(path) && own.shares_sessions_with(others)
+        }
+        _ => false,
+    }
 }

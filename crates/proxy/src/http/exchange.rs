@@ -180,7 +180,7 @@ async fn respond(
     // What only some routes do is allocated when they do it: the future of a request is moved as a whole.
     let mut verified = VerifiedClient::default();
     for check in checks {
-        if check.is_about_access() && access.is_granted() {
+        if !check.is_needed(&access) {
             continue;
         }
         match check {
@@ -196,8 +196,10 @@ async fn respond(
                 verified.add_token(Box::pin(token).await?);
             }
             RouteCheck::Session(oidc) => {
-                let session = check_session(worker, &known.provider, oidc, &facts);
-                verified.add_session(Box::pin(session).await?);
+                let is_needed = !access.is_granted();
+                let session = check_session(worker, &known.provider, oidc, &facts, is_needed);
+                let session = Box::pin(session).await.map_err(Rejected::from);
+                access.add_check(session.map(|session| verified.add_session(session)))?;
             }
             RouteCheck::Password(basic) => {
                 let (client, owner) = (identity.address, &rule.route.owner);

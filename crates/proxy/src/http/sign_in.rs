@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use http::header::SET_COOKIE;
-use http::{HeaderMap, Response};
+use http::{HeaderMap, Response, StatusCode};
 use lb_http::jwt::VerifiedToken;
 use lb_http::oidc::{
     LoginRandom, OidcAuth, PendingLogin, ProviderDocument, SALT_OCTETS, SignInFailure, SignInStep,
-    SignedIn, read_token_response,
+    SignedIn, demand_session, read_token_response, remove_own_cookies,
 };
 use lb_http::respond::Facts;
 use lb_http::{Rejection, RoutePolicy};
@@ -34,8 +34,10 @@ impl VerifiedClient {
         self.0.get_or_insert_default().token = Some(token);
     }
 
-    pub fn add_session(&mut self, session: SignedIn) {
-        self.0.get_or_insert_default().session = Some(session);
+    pub fn add_session(&mut self, session: Option<SignedIn>) {
+        if session.is_some() {
+            self.0.get_or_insert_default().session = session;
+        }
     }
 
     /// Removes what endpoints get from the proxy only, and what only the proxy gets.
@@ -45,8 +47,10 @@ impl VerifiedClient {
             jwt.strip_claims_and_tokens(proofs.and_then(|proofs| proofs.token.as_ref()), headers);
         }
         if let Some(oidc) = &policy.oidc {
-            oidc.strip_claims_and_cookies(headers);
+            oidc.strip_claims(headers);
         }
+        // Also of routes without sessions: a browser sends its cookies to all routes of a host.
+        remove_own_cookies(headers);
     }
 
     pub fn add_claim_headers(&self, headers: &mut HeaderMap) {
@@ -60,23 +64,27 @@ impl VerifiedClient {
     }
 }
 
-/// The session of a request, or the response to a browser that has none.
+/// The session of a request, or the response to a browser that has none. `is_needed`: the request is not served without
+/// a session.
 pub(crate) async fn check_session(
     worker: &Rc<Worker>,
     slot: &DocumentSlot<ProviderDocument>,
     oidc: &OidcAuth,
     facts: &Facts<'_>,
-) -> Result<SignedIn, OwnResponse> {
+    is_needed: bool,
+) -> Result<Option<SignedIn>, OwnResponse> {
     let now = seconds_now();
     let response = match oidc.decide_sign_in(facts, now) {
-        SignInStep::Serve(signed_in) => return Ok(signed_in),
-        SignInStep::Respond(response) => Ok(response),
-        SignInStep::BeginLogin => match find_provider(worker, slot, oidc).await {
-            Ok(provider) => random_octets().and_then(|(browser, salt)| {
-                oidc.begin_login(&provider, facts, now, &LoginRandom { browser, salt })
-            }),
+        SignInStep::Serve(signed_in) => return Ok(Some(signed_in)),
+        SignInStep::BeginLogin | SignInStep::DemandSession if !is_needed => return Ok(None),
+        SignInStep::DemandSession => {
+            return Err(own_response(demand_session(), Rejection::NoSession));
+        }
+        SignInStep::BeginLogin => match begin_login(worker, slot, oidc, facts, now).await {
+            Ok(response) => return Err(own_response(response, Rejection::NoSession)),
             Err(failure) => Err(failure),
         },
+        SignInStep::Respond(response) => Ok(response),
         // The provider may be away: the session ends all the same.
         SignInStep::SignOut => {
             let provider = find_provider(worker, slot, oidc).await.ok();
@@ -98,10 +106,7 @@ fn respond(
     response: Result<Response<()>, SignInFailure>,
 ) -> OwnResponse {
     match response {
-        Ok(response) => {
-            let (parts, ()) = response.into_parts();
-            OwnResponse { rejection: Rejection::Oidc(parts.status), headers: parts.headers }
-        }
+        Ok(response) => own_response(response, Rejection::Oidc),
         Err(failure) => {
             worker.shared.issuers.warn_about_login(&oidc.discovery, &failure);
             match failure {
@@ -110,6 +115,26 @@ fn respond(
             }
         }
     }
+}
+
+fn own_response(
+    response: Response<()>,
+    rejection: impl FnOnce(StatusCode) -> Rejection,
+) -> OwnResponse {
+    let (parts, ()) = response.into_parts();
+    OwnResponse { rejection: rejection(parts.status), headers: parts.headers }
+}
+
+async fn begin_login(
+    worker: &Rc<Worker>,
+    slot: &DocumentSlot<ProviderDocument>,
+    oidc: &OidcAuth,
+    facts: &Facts<'_>,
+    now: u64,
+) -> Result<Response<()>, SignInFailure> {
+    let provider = find_provider(worker, slot, oidc).await?;
+    let (browser, salt) = random_octets()?;
+    oidc.begin_login(&provider, facts, now, &LoginRandom { browser, salt })
 }
 
 async fn find_provider(

@@ -22,6 +22,7 @@ mod retries;
 mod satisfy;
 mod shutdown;
 mod sign_in;
+mod sign_in_attacks;
 mod smuggling;
 mod snapshots;
 mod snippets;

@@ -14,6 +14,7 @@ use lb_http::published::DocumentAddress;
 use lb_http::upstream::UpstreamProtocol;
 use lb_proxy::Config;
 use ring::digest::{SHA256, digest};
+use ring::hmac;
 use ring::rand::SystemRandom;
 use ring::signature::{Ed25519KeyPair, KeyPair};
 use serde_json::{Value, json};
@@ -33,8 +34,20 @@ struct IssuedCode {
     redirect_uri: String,
 }
 
+/// How somebody makes an ID token who has not the provider's key.
+#[derive(Clone, Copy, Debug)]
+pub enum Forgery {
+    /// `alg: none`
+    Unsigned,
+    /// Signed with the public key, as if it were a secret that both sides have.
+    PublicKeyAsSecret,
+    /// Signed with a key of one's own, which the token brings along.
+    OwnKey,
+}
+
 struct ProviderState {
     key: Ed25519KeyPair,
+    forgery: Option<Forgery>,
     codes: HashMap<String, IssuedCode>,
     /// By path.
     faults: HashMap<String, Fault>,
@@ -59,6 +72,7 @@ impl Provider {
     pub fn start() -> Self {
         let state = Arc::new(Mutex::new(ProviderState {
             key: new_key(),
+            forgery: None,
             codes: HashMap::new(),
             faults: HashMap::new(),
             checks_verifier: true,
@@ -100,6 +114,11 @@ impl Provider {
 
     pub fn change_key(&self) {
         self.state.lock().unwrap().key = new_key();
+    }
+
+    /// In place of its own ID tokens.
+    pub fn forge(&self, forgery: Forgery) {
+        self.state.lock().unwrap().forgery = Some(forgery);
     }
 
     pub fn forget_pkce(&self) {
@@ -176,10 +195,28 @@ impl ProviderState {
             claims[name] = value.clone();
         }
         let encode = |json: Value| URL_SAFE_NO_PAD.encode(json.to_string());
-        let header = json!({"alg": "EdDSA", "kid": self.key_id()});
+        let own = new_key();
+        let point = |key: &Ed25519KeyPair| URL_SAFE_NO_PAD.encode(key.public_key());
+        let header = match self.forgery {
+            None => json!({"alg": "EdDSA", "kid": self.key_id()}),
+            Some(Forgery::Unsigned) => json!({"alg": "none", "kid": self.key_id()}),
+            Some(Forgery::PublicKeyAsSecret) => json!({"alg": "HS256", "kid": self.key_id()}),
+            Some(Forgery::OwnKey) => json!({
+                "alg": "EdDSA", "kid": self.key_id(),
+                "jwk": {"kty": "OKP", "crv": "Ed25519", "kid": self.key_id(), "x": point(&own)},
+            }),
+        };
         let message = format!("{}.{}", encode(header), encode(claims));
-        let signature = URL_SAFE_NO_PAD.encode(self.key.sign(message.as_bytes()));
-        format!("{message}.{signature}")
+        let signature = match self.forgery {
+            None => self.key.sign(message.as_bytes()).as_ref().to_vec(),
+            Some(Forgery::Unsigned) => Vec::new(),
+            Some(Forgery::PublicKeyAsSecret) => {
+                let secret = hmac::Key::new(hmac::HMAC_SHA256, self.key.public_key().as_ref());
+                hmac::sign(&secret, message.as_bytes()).as_ref().to_vec()
+            }
+            Some(Forgery::OwnKey) => own.sign(message.as_bytes()).as_ref().to_vec(),
+        };
+        format!("{message}.{}", URL_SAFE_NO_PAD.encode(signature))
     }
 }
 

@@ -6,9 +6,9 @@ use std::thread;
 use std::time::Duration;
 
 use http::Method;
-use lb_http::RoutePolicy;
 use lb_http::policy::{ExternalAuth, Satisfy};
 use lb_http::upstream::UpstreamProtocol;
+use lb_http::{RoutePolicy, UpstreamName};
 use serde_json::json;
 
 use crate::client::Client;
@@ -35,7 +35,7 @@ fn a_user_signs_in_is_served_and_signs_out() {
         (302, Some("https://a.test/cart?a=b"))
     );
     assert_eq!(response.header("cache-control"), Some("no-store"));
-    assert_eq!(world.logged(|entry| entry.status == 302).reason, Some("oidc"));
+    world.logged(|entry| (entry.status, entry.reason) == (302, Some("oidc")));
     assert_eq!(endpoint.count(), 0);
 
     let smuggled =
@@ -296,7 +296,7 @@ fn a_provider_that_hangs_delays_no_other_requests() {
     });
 }
 
-/// Whether all or any of the other restrictions must be satisfied.
+/// All that is restricted must be satisfied, so neither an address nor another server takes the place of signing in.
 #[test]
 fn no_other_restriction_takes_the_place_of_signing_in() {
     let (provider, endpoint) = (Provider::start(), Endpoint::named("web"));
@@ -306,38 +306,69 @@ fn no_other_restriction_takes_the_place_of_signing_in() {
     });
     let auth = name("auth", UpstreamProtocol::Http1);
     let policy = RoutePolicy {
-        satisfy: Satisfy::Any,
         allowed_sources: vec!["127.0.0.0/8".parse().unwrap()],
-        external_auth: Some(ExternalAuth {
-            upstream: auth.clone(),
-            url: "http://auth.test/check".parse().unwrap(),
-            method: Method::GET,
-            signin: None,
-            response_headers: Vec::new(),
-        }),
+        external_auth: Some(ask(&auth)),
         ..sign_in_policy("default")
     };
     let mut config = sign_in_config(&provider, &endpoint);
-    let web = name("web", UpstreamProtocol::Http1);
-    add_host(&mut config, HOST, &web, policy.clone());
-    add_host(&mut config, "all.test", &web, RoutePolicy { satisfy: Satisfy::All, ..policy });
+    add_host(&mut config, HOST, &name("web", UpstreamProtocol::Http1), policy);
     config.upstreams.insert(auth, upstream(&[server.address]));
     let world = behind_tls(config);
     let proxy = world.http();
-    for host in [HOST, "all.test"] {
-        assert_eq!(Browser::default().send(proxy, host, "/", "").status, 401);
-    }
-    assert_eq!((endpoint.count(), server.count()), (0, 0));
     let mut browser = Browser::default();
+    assert_eq!(browser.send(proxy, HOST, "/", "").status, 401);
     assert_eq!(browser.sign_in(proxy, &provider, "/").status, 302);
-    assert_eq!(browser.send(proxy, HOST, "/", "").status, 200);
-    // The server that is asked gets what the endpoint would get.
-    let mut of_all = Browser::default();
-    let page = of_all.send(proxy, "all.test", "/", "Accept: text/html\r\n");
-    let (code, state) = provider.sign_in(page.header("location").unwrap());
-    let callback = format!("/oauth2/callback?code={code}&state={state}");
-    assert_eq!(of_all.send(proxy, "all.test", &callback, "").status, 302);
-    assert_eq!(of_all.send(proxy, "all.test", "/", "X-User: admin\r\n").status, 200);
-    let request = &server.requests()[0];
-    assert_eq!((request.header("x-user"), request.header("cookie")), (Some("ann"), None));
+    assert_eq!((endpoint.count(), server.count()), (0, 0));
+    assert_eq!(browser.send(proxy, HOST, "/", "X-Forwarded-For: 192.0.2.1\r\n").status, 403);
+    assert_eq!(browser.send(proxy, HOST, "/", "X-User: admin\r\n").status, 200);
+    // The server that is asked learns who has signed in.
+    assert_eq!(server.requests()[0].header("x-user"), Some("ann"));
+}
+
+/// As with nginx and a server that is asked.
+#[test]
+fn an_allowed_address_or_a_session_is_enough_if_any_is() {
+    let (provider, endpoint) = (Provider::start(), Endpoint::named("web"));
+    let mut config = sign_in_config(&provider, &endpoint);
+    let policy = RoutePolicy {
+        satisfy: Satisfy::Any,
+        allowed_sources: vec!["192.0.2.0/24".parse().unwrap()],
+        ..sign_in_policy("default")
+    };
+    add_host(&mut config, HOST, &name("web", UpstreamProtocol::Http1), policy);
+    let world = behind_tls(config);
+    let proxy = world.http();
+    let mut browser = Browser::default();
+    let inside = "X-Forwarded-For: 192.0.2.1\r\nX-User: admin\r\n";
+    let users = || {
+        let user = |request: &Request| request.header("x-user").map(str::to_owned);
+        endpoint.requests().iter().map(user).collect::<Vec<_>>()
+    };
+    assert_eq!(browser.send(proxy, HOST, "/", inside).status, 200);
+    assert_eq!(
+        browser.send(proxy, HOST, "/", &format!("{inside}Accept: text/html\r\n")).status,
+        200
+    );
+    assert_eq!(users(), [None, None]);
+    assert_eq!(browser.cookie_header(), "");
+    // The paths of logins are not the endpoint's, wherever the client is.
+    assert_eq!(browser.send(proxy, HOST, "/oauth2/callback?code=a&state=b", inside).status, 400);
+    assert_eq!(browser.send(proxy, HOST, "/oauth2/logout", inside).status, 403);
+    assert_eq!(browser.send(proxy, HOST, "/", "X-User: admin\r\n").status, 401);
+    assert_eq!(endpoint.count(), 2);
+    assert_eq!(browser.sign_in(proxy, &provider, "/").status, 302);
+    assert_eq!(browser.send(proxy, HOST, "/", "X-User: admin\r\n").status, 200);
+    assert_eq!(browser.send(proxy, HOST, "/", inside).status, 200);
+    let ann = Some("ann".to_owned());
+    assert_eq!(users(), [None, None, ann.clone(), ann]);
+}
+
+fn ask(auth: &UpstreamName) -> ExternalAuth {
+    ExternalAuth {
+        upstream: auth.clone(),
+        url: "http://auth.test/check".parse().unwrap(),
+        method: Method::GET,
+        signin: None,
+        response_headers: Vec::new(),
+    }
 }

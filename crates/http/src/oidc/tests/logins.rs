@@ -90,9 +90,15 @@ fn only_navigations_are_sent_to_the_provider() {
         without_accept,
         Visit { is_tls: false, ..page() },
     ] {
-        let SignInStep::Respond(response) = visit.decide(&policy, NOW) else { panic!() };
-        assert_eq!(response.status(), 401);
-        assert_eq!(response.headers()["www-authenticate"], "Cookie");
+        assert!(matches!(visit.decide(&policy, NOW), SignInStep::DemandSession));
+    }
+    let response = demand_session();
+    assert_eq!(response.status(), 401);
+    assert_eq!(response.headers()["www-authenticate"], "Cookie");
+    // Its own paths are never anybody else's.
+    for path in [CALLBACK, LOGOUT] {
+        let in_clear = Visit { is_tls: false, ..Visit::to(path) };
+        assert_eq!(in_clear.response(&policy, NOW), (400, String::new()));
     }
 }
 

@@ -221,7 +221,8 @@ fn sign_in(
 fn served(policy: &OidcAuth, visit: &Visit, now: u64) -> Option<HeaderMap> {
     let SignInStep::Serve(signed_in) = visit.decide(policy, now) else { return None };
     let mut headers = visit.headers.clone();
-    policy.strip_claims_and_cookies(&mut headers);
+    policy.strip_claims(&mut headers);
+    remove_own_cookies(&mut headers);
     signed_in.add_claim_headers(&mut headers);
     Some(headers)
 }

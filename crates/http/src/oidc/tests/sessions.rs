@@ -38,6 +38,13 @@ fn a_session_is_worth_nothing_elsewhere() {
         assert!(served(&others, &visit(&cookie), NOW).is_none());
         assert!(served(&others, &visit(&renamed), NOW).is_none());
     }
+    // Nobody can tell whose it is.
+    for several in
+        [format!("{cookie}; {cookie}"), format!("{name}=a; {cookie}"), format!("{cookie}; {name}=")]
+    {
+        assert!(served(&own, &visit(&several), NOW).is_none(), "{several}");
+    }
+    assert!(served(&own, &visit(&cookie.to_uppercase()), NOW).is_none());
     let in_clear = Visit { is_tls: false, ..visit(&cookie) };
     assert!(served(&own, &in_clear, NOW).is_none());
     let huge = "A".repeat(1 << 20);
