@@ -35,7 +35,7 @@ pub const TABLE: &[Annotation] = &[
             draft.oidc.secret = Some(secret_name(text)?);
             Ok(())
         },
-        "`client-id`, `client-secret`, `cookie-secret`; if the issuer needs it, `ca.crt`",
+        "`client-id`, `client-secret`, `cookie-secret`; `ca.crt` if needed",
     )
     .restricting(),
     Annotation::set(
@@ -46,7 +46,7 @@ pub const TABLE: &[Annotation] = &[
             draft.oidc.hosts = parse_hosts(text)?;
             Ok(())
         },
-        "Further hosts of the provider, for tokens and keys",
+        "Further hosts of the provider",
     )
     .restricting(),
     Annotation::set(
@@ -101,7 +101,7 @@ pub const TABLE: &[Annotation] = &[
             draft.oidc.session_lifetime = Some(parse_lifetime(text)?);
             Ok(())
         },
-        "Until they have to sign in again; `8h` without it",
+        "Until they sign in again; `8h` without it",
     )
     .restricting(),
 ];
