@@ -15,7 +15,7 @@
 //! # Invariants
 //!
 //! - A client that may not use the route learns nothing about it, not even where it redirects to. One that could still
-//!   get access by a password is redirected to TLS first.
+//!   get access by a session or a password is redirected to TLS first.
 //! - A preflight, which has no credentials, comes before all checks of those.
 //! - What costs more comes later: nobody computes a hash or asks a server for a request that is refused anyway.
 

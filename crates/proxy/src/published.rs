@@ -269,6 +269,18 @@ mod tests {
         assert!(begin(&address("good", 0)).is_some());
     }
 
+    /// Clients begin them, with codes that they have made up.
+    #[test]
+    fn logins_of_a_namespace_leave_room_for_those_of_others() {
+        let issuers = Issuers::new(Duration::from_secs(10));
+        let begin = |namespace: &str| issuers.begin_exchange(&namespace.into());
+        let running: Vec<_> = (0..1000).filter_map(|_| begin("evil")).collect();
+        assert_eq!(running.len(), MOST_EXCHANGES_PER_NAMESPACE);
+        assert!(begin("good").is_some());
+        drop(running);
+        assert!(begin("evil").is_some());
+    }
+
     #[test]
     fn a_route_looks_its_address_up_once() {
         let (cache, now, address) = (cache(), Instant::now(), address("shop", 0));

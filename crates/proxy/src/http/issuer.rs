@@ -28,8 +28,6 @@ use crate::published::{Issuers, PublishedCache, SharedDocument};
 use crate::upstream::{EndpointResponseBody, Wanted};
 use crate::worker::Worker;
 
-/// From the connection to the last octet.
-const ISSUER_LIMIT: Duration = Duration::from_secs(5);
 const MOST_DOCUMENT_OCTETS: usize = 256 << 10;
 
 /// A kind of documents that is fetched.
@@ -165,11 +163,16 @@ impl<'a> IssuerRequest<'a> {
 
     /// The status and the whole body of the response. Redirects are not followed.
     pub async fn send(self, worker: &Rc<Worker>) -> Result<(StatusCode, Vec<u8>), String> {
-        let response = timeout(ISSUER_LIMIT, self.send_once(worker)).await;
-        response.unwrap_or_else(|_| Err(format!("no response within {ISSUER_LIMIT:?}")))
+        let limit = worker.shared.settings.limits.issuer_response;
+        let response = timeout(limit, self.send_once(worker, limit)).await;
+        response.unwrap_or_else(|_| Err(format!("no response within {limit:?}")))
     }
 
-    async fn send_once(self, worker: &Rc<Worker>) -> Result<(StatusCode, Vec<u8>), String> {
+    async fn send_once(
+        self,
+        worker: &Rc<Worker>,
+        limit: Duration,
+    ) -> Result<(StatusCode, Vec<u8>), String> {
         let now = Instant::now();
         let endpoints = worker.endpoints(self.upstream, now).ok_or("no such upstream")?;
         if !endpoints.is_usable() {
@@ -180,7 +183,7 @@ impl<'a> IssuerRequest<'a> {
         // One that was used before may be about to close, and issuers are asked rarely.
         let wanted = Wanted { is_new: true, ..Wanted::default() };
         let pool = endpoints.pool(guard.address());
-        let lease = pool.lease(worker.limits(), ISSUER_LIMIT, &wanted);
+        let lease = pool.lease(worker.limits(), limit, &wanted);
         let mut lease = lease.await.map_err(|error| format!("cannot connect: {error:?}"))?;
         let host = self.url.authority().map(Authority::as_str);
         let outbound = Outbound {

@@ -12,7 +12,7 @@ use lb_http::RoutePolicy;
 use lb_http::oidc::{CookieKeys, OidcAuth, OidcClient, ProviderServer};
 use lb_http::published::DocumentAddress;
 use lb_http::upstream::UpstreamProtocol;
-use lb_proxy::Config;
+use lb_proxy::{Config, ProxySettings};
 use ring::digest::{SHA256, digest};
 use ring::hmac;
 use ring::rand::SystemRandom;
@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 
 use crate::client::{Client, Response};
 use crate::endpoint::{Endpoint, Request, Then, respond, respond_with};
-use crate::world::{HOST, World, name, policy_config, upstream};
+use crate::world::{HOST, PATIENCE, World, name, policy_config, upstream};
 
 /// What the provider does with a request instead of what it should.
 type Fault = Arc<dyn Fn(&Request, &mut TcpStream) -> Then + Send + Sync>;
@@ -271,12 +271,23 @@ pub fn sign_in_config(provider: &Provider, endpoint: &Endpoint) -> Config {
     config
 }
 
-/// The proxy in front of it, which the world trusts, has terminated TLS.
+/// The proxy in front of it, which the world trusts, has terminated TLS. Providers may take their time: tests that wait
+/// for a response would otherwise depend on how busy the machine is.
 pub fn behind_tls(config: Config) -> World {
     World::with(config, |settings| {
-        settings.forwarding.trusted = vec!["127.0.0.0/8".parse().unwrap()];
-        settings.limits.key_fetch_interval = Duration::ZERO;
+        trust_proxy_in_front(settings);
+        settings.limits.issuer_response = PATIENCE;
     })
+}
+
+/// As [`behind_tls`], with a provider that has as much time as it has without tests.
+pub fn behind_tls_for_hanging_provider(config: Config) -> World {
+    World::with(config, trust_proxy_in_front)
+}
+
+fn trust_proxy_in_front(settings: &mut ProxySettings) {
+    settings.forwarding.trusted = vec!["127.0.0.0/8".parse().unwrap()];
+    settings.limits.key_fetch_interval = Duration::ZERO;
 }
 
 /// A browser with its cookies of one host.
