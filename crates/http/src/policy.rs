@@ -37,7 +37,7 @@ pub struct RoutePolicy {
     /// Clients that may use the route; empty: all.
     pub allowed_sources: Vec<IpNet>,
     pub denied_sources: Vec<IpNet>,
-    /// Whether sources, password and the server that is asked must all give access.
+    /// Whether source, session, password and the server that is asked must all give access.
     pub satisfy: Satisfy,
     /// Refuses requests on connections without a client certificate that the host's authorities verify, so that
     /// no other host's connection and no plain text is a way around it.
@@ -95,7 +95,8 @@ impl RoutePolicy {
     }
 }
 
-/// Which of the restrictions of access a client must satisfy: its source, its password, and the server that is asked.
+/// Which of the restrictions of access a client must satisfy: its source, its session, its password, and the server that
+/// is asked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Satisfy {
     #[default]
