@@ -1,5 +1,6 @@
-//! Whether a client has access to a route: by its address, by a password, and by the server that is asked. The route
-//! wants all of them, or any, as with nginx's `satisfy`. Rates and certificates of clients are not part of it.
+//! Whether a client has access to a route: by its address, by a session, by a password, and by the server that is asked.
+//! The route wants all of them, or any, as with nginx's `satisfy`. Rates, tokens and certificates of clients are not part
+//! of it.
 
 use std::net::IpAddr;
 
@@ -50,11 +51,12 @@ pub struct AccessRuling {
 }
 
 impl AccessRuling {
-    /// Judges the client's address. A refusal waits only if a password or another server could still give access.
+    /// Judges the client's address. A refusal waits only if a session, a password or another server could still give access.
     pub(crate) fn begin(policy: &RoutePolicy, client: IpAddr) -> Result<Self, Rejected> {
         let mut ruling = Self { satisfy: policy.satisfy, is_granted: false, refusal: None };
         let refused = || Rejected::from(Rejection::Policy(StatusCode::FORBIDDEN));
-        let has_checks = policy.basic_auth.is_some() || policy.external_auth.is_some();
+        let has_checks =
+            policy.oidc.is_some() || policy.basic_auth.is_some() || policy.external_auth.is_some();
         match (judge_source(policy, client), policy.satisfy) {
             (SourceVerdict::Denied, Satisfy::Any) if has_checks => {
                 ruling.refusal = Some(Box::new(refused()));
@@ -66,7 +68,7 @@ impl AccessRuling {
         Ok(ruling)
     }
 
-    /// Access is granted: neither a password nor the authentication server is asked for.
+    /// Access is granted: neither a session, a password nor the authentication server is asked for.
     pub fn is_granted(&self) -> bool {
         self.is_granted
     }
@@ -94,9 +96,13 @@ impl AccessRuling {
     }
 
     /// A refusal that says how to get access is better than one that does not; the client gets the challenges of all.
+    /// Best is the page where users sign in: a browser that was asked for a password would not show it.
     fn keep_refusal(&mut self, mut newer: Rejected) {
+        let leads = |refusal: &Rejected| refusal.rejection.status().is_redirection();
+        let is_worse =
+            |older: &Rejected| !is_challenge(&newer.rejection) || (leads(older) && !leads(&newer));
         match self.refusal.take() {
-            Some(older) if !is_challenge(&newer.rejection) => self.refusal = Some(older),
+            Some(older) if is_worse(&older) => self.refusal = Some(older),
             older => {
                 if let Some(older) = older
                     && newer.rejection.status() == StatusCode::UNAUTHORIZED
@@ -118,7 +124,8 @@ fn is_refusal(rejection: &Rejection) -> bool {
 fn is_challenge(rejection: &Rejection) -> bool {
     matches!(
         rejection,
-        Rejection::Password
+        Rejection::NoSession(_)
+            | Rejection::Password
             | Rejection::SignIn(_)
             | Rejection::ExternalAuth(StatusCode::UNAUTHORIZED)
     )
@@ -267,6 +274,50 @@ mod tests {
         assert_eq!(rule(&any, "198.51.100.1", "401", "403"), "401");
         assert_eq!(rule(&any, "198.51.100.1", "+", "403"), "access after 1");
         assert_eq!(rule(&any, "192.0.2.1", "+", "403"), "access after 1");
+    }
+
+    /// As with an authentication server behind nginx: clients at allowed addresses need not sign in, and others can.
+    #[test]
+    fn a_session_is_one_of_the_restrictions() {
+        const IN: &str = "192.0.2.1";
+        const OUT: &str = "198.51.100.1";
+        let restricted = |satisfy| RoutePolicy {
+            oidc: Some(Arc::new(crate::oidc::tests::policy())),
+            ..policy(satisfy, &["192.0.2.0/24"], &[])
+        };
+        let (all, any) = (restricted(Satisfy::All), restricted(Satisfy::Any));
+        let redirected = Err(Rejection::NoSession(StatusCode::FOUND));
+        let demanded = Err(Rejection::NoSession(StatusCode::UNAUTHORIZED));
+        let password = Err(Rejection::Password);
+        let cases = [
+            (&all, IN, vec![Ok(())], 200),
+            (&all, IN, vec![redirected], 302),
+            (&all, OUT, vec![Ok(())], 403),
+            (&any, IN, vec![], 200),
+            (&any, OUT, vec![], 403),
+            (&any, OUT, vec![Ok(())], 200),
+            (&any, OUT, vec![redirected], 302),
+            (&any, OUT, vec![demanded], 401),
+            (&any, OUT, vec![redirected, Ok(())], 200),
+            (&any, OUT, vec![redirected, password], 302),
+            (&any, OUT, vec![demanded, password], 401),
+            // What is not about access ends the request: signing in or out, and a provider that fails.
+            (&any, OUT, vec![Err(Rejection::Oidc(StatusCode::BAD_REQUEST)), Ok(())], 400),
+            (&any, IN, vec![Err(Rejection::Oidc(StatusCode::FORBIDDEN))], 403),
+            (&any, OUT, vec![Err(Rejection::OidcProvider), Ok(())], 503),
+        ];
+        for (policy, client, checks, expected) in cases {
+            let text = format!("{:?} {client} {checks:?}", policy.satisfy);
+            let judge = || {
+                let mut ruling = AccessRuling::begin(policy, client.parse().unwrap())?;
+                for checked in checks {
+                    ruling.add_check(checked.map_err(Rejected::from))?;
+                }
+                ruling.conclude()
+            };
+            let status = judge().err().map_or(200, |refused| refused.rejection.status().as_u16());
+            assert_eq!(status, expected, "{text}");
+        }
     }
 
     #[test]

@@ -8,13 +8,14 @@
 //! 4. what the route returns to everyone who has the certificate that it wants: [`ReturnedResponse`](crate::snippet::ReturnedResponse)
 //! 5. its source, unless the route wants any restriction satisfied and has others: [`AccessRuling`]
 //! 6. what the route answers itself, and the client's certificate: [`admit_request`]
-//! 7. [`AdmittedRequest::checks`]: the client's rate, the length of the body, the token, the password, the server that is asked
+//! 7. [`AdmittedRequest::checks`]: the client's rate, the length of the body, the token, the session,
+//!    the password, the server that is asked
 //! 8. an endpoint: [`Balancer::choose`](crate::balance::Balancer::choose)
 //!
 //! # Invariants
 //!
 //! - A client that may not use the route learns nothing about it, not even where it redirects to. One that could still
-//!   get access by a password is redirected to TLS first.
+//!   get access by a session or a password is redirected to TLS first.
 //! - A preflight, which has no credentials, comes before all checks of those.
 //! - What costs more comes later: nobody computes a hash or asks a server for a request that is refused anyway.
 
@@ -26,6 +27,7 @@ use http::header::CONTENT_LENGTH;
 use crate::access::AccessRuling;
 use crate::canary::choose_route;
 use crate::jwt::JwtAuth;
+use crate::oidc::OidcAuth;
 use crate::policy::{BasicAuth, ExternalAuth, RateLimits, RoutePolicy};
 use crate::rejection::Rejection;
 use crate::respond::{self, Facts};
@@ -87,7 +89,7 @@ pub struct AdmittedRequest<'r> {
     /// The most octets of its body; `None`: no limit.
     pub most_body: Option<u64>,
     /// What the proxy still has to check, in this order: these count, take time, or ask a server.
-    pub checks: [Option<RouteCheck<'r>>; 5],
+    pub checks: RouteChecks<'r>,
     /// What the client's source says about its access. The checks of access complete it.
     pub access: AccessRuling,
 }
@@ -99,14 +101,37 @@ pub enum RouteCheck<'r> {
     /// The octets of the body, if the request names their number: at most these.
     Length(u64),
     Token(&'r JwtAuth),
+    /// Whether the user has signed in.
+    Session(&'r OidcAuth),
     Password(&'r BasicAuth),
     ExternalAuth(&'r ExternalAuth),
 }
 
+/// The checks of a route in their order. Each is found when it is made: a request keeps this while it waits for one.
+#[derive(Clone, Debug)]
+pub struct RouteChecks<'r> {
+    policy: &'r RoutePolicy,
+    most_body: Option<u64>,
+    /// Position in the list of all.
+    next: usize,
+}
+
+impl<'r> Iterator for RouteChecks<'r> {
+    type Item = RouteCheck<'r>;
+
+    fn next(&mut self) -> Option<RouteCheck<'r>> {
+        let rest = list_checks(self.policy, self.most_body).into_iter().enumerate().skip(self.next);
+        let (index, check) = rest.filter_map(|(index, check)| Some((index, check?))).next()?;
+        self.next = index + 1;
+        Some(check)
+    }
+}
+
 impl RouteCheck<'_> {
-    /// Whether [`AdmittedRequest::access`] takes what the check says.
-    pub fn is_about_access(self) -> bool {
-        matches!(self, Self::Password(_) | Self::ExternalAuth(_))
+    /// Whether the check has to be made although others have been. Sessions are always looked for: the paths where users
+    /// sign in and out are not the endpoint's, which gets the claims of those who have signed in.
+    pub fn is_needed(self, access: &AccessRuling) -> bool {
+        !(access.is_granted() && matches!(self, Self::Password(_) | Self::ExternalAuth(_)))
     }
 }
 
@@ -140,15 +165,17 @@ pub fn admit_request<'r>(
         Action::Respond { status, .. } => return Err(Rejection::UnservedRule(*status).into()),
     };
     let most_body = policy.most_body(upstream.protocol, facts.headers);
-    Ok(AdmittedRequest { upstream, most_body, checks: list_checks(policy, most_body), access })
+    let checks = RouteChecks { policy, most_body, next: 0 };
+    Ok(AdmittedRequest { upstream, most_body, checks, access })
 }
 
-fn list_checks(policy: &RoutePolicy, most_body: Option<u64>) -> [Option<RouteCheck<'_>>; 5] {
+fn list_checks(policy: &RoutePolicy, most_body: Option<u64>) -> [Option<RouteCheck<'_>>; 6] {
     let limits = Some(&policy.limits).filter(|limits| limits.limit_anything());
     [
         limits.map(RouteCheck::Rate),
         most_body.map(RouteCheck::Length),
         policy.jwt.as_ref().map(RouteCheck::Token),
+        policy.oidc.as_deref().map(RouteCheck::Session),
         policy.basic_auth.as_ref().map(RouteCheck::Password),
         policy.external_auth.as_ref().map(RouteCheck::ExternalAuth),
     ]
@@ -279,6 +306,7 @@ mod tests {
                 forwards_token: false,
                 realm: "inner".into(),
             }),
+            oidc: Some(Arc::new(crate::oidc::tests::policy())),
             basic_auth: Some(BasicAuth { realm: "inner".into(), users: None }),
             external_auth: Some(ExternalAuth {
                 upstream,
@@ -294,17 +322,23 @@ mod tests {
                 RouteCheck::Rate(_) => "rate",
                 RouteCheck::Length(_) => "length",
                 RouteCheck::Token(_) => "token",
+                RouteCheck::Session(_) => "session",
                 RouteCheck::Password(_) => "password",
                 RouteCheck::ExternalAuth(_) => "external check",
             };
-            list_checks(policy, most).into_iter().flatten().map(name).collect()
+            RouteChecks { policy, most_body: most, next: 0 }.map(name).collect()
         };
-        let all = ["rate", "length", "token", "password", "external check"];
+        let all = ["rate", "length", "token", "session", "password", "external check"];
         assert_eq!(names(&policy, Some(1)), all);
-        assert_eq!(names(&policy, None), ["rate", "token", "password", "external check"]);
+        assert_eq!(
+            names(&policy, None),
+            ["rate", "token", "session", "password", "external check"]
+        );
         policy.limits = RateLimits::default();
         assert_eq!(names(&policy, Some(1)), all[1..]);
         policy.jwt = None;
+        assert_eq!(names(&policy, Some(1)), ["length", "session", "password", "external check"]);
+        policy.oidc = None;
         assert_eq!(names(&policy, Some(1)), ["length", "password", "external check"]);
         policy.basic_auth = None;
         assert_eq!(names(&policy, Some(1)), ["length", "external check"]);

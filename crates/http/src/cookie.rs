@@ -18,11 +18,17 @@ pub(crate) fn find_cookies<'a>(
 
 /// Removes all cookies of this name.
 pub(crate) fn remove_cookies(headers: &mut HeaderMap, name: &str) {
-    if find_cookies(headers, name).next().is_none() {
+    remove_cookies_if(headers, |known| known == name.as_bytes());
+}
+
+/// Removes all cookies with such names.
+pub(crate) fn remove_cookies_if(headers: &mut HeaderMap, is_removed: impl Fn(&[u8]) -> bool) {
+    let all = || headers.get_all(COOKIE).iter().flat_map(pairs);
+    let is_kept = |pair: &&[u8]| !split_pair(pair).is_some_and(|(name, _)| is_removed(name));
+    if all().all(|pair| is_kept(&pair)) {
         return;
     }
-    let all = headers.get_all(COOKIE).iter().flat_map(pairs);
-    let kept: Vec<&[u8]> = all.filter(|pair| value_of(pair, name).is_none()).collect();
+    let kept: Vec<&[u8]> = all().filter(is_kept).collect();
     // They were a valid value, and so are they with what joins them.
     let kept = HeaderValue::from_bytes(kept.join(&b';').trim_ascii()).ok();
     match kept.filter(|kept| !kept.is_empty()) {
@@ -31,14 +37,30 @@ pub(crate) fn remove_cookies(headers: &mut HeaderMap, name: &str) {
     }
 }
 
+/// Clients of HTTP/2 may send each cookie in a header of its own, which no other protocol allows (RFC 9113, 8.2.3).
+pub fn join_cookies(headers: &mut HeaderMap) {
+    let mut lines = headers.get_all(COOKIE).iter();
+    if lines.next().is_none() || lines.next().is_none() {
+        return;
+    }
+    let lines: Vec<_> = headers.get_all(COOKIE).iter().map(HeaderValue::as_bytes).collect();
+    // Each was a valid value, and so are they with what joins them.
+    if let Ok(joined) = HeaderValue::from_bytes(&lines.join(&b"; "[..])) {
+        headers.insert(COOKIE, joined);
+    }
+}
+
 fn pairs(header: &HeaderValue) -> impl Iterator<Item = &[u8]> {
     header.as_bytes().split(|octet| *octet == b';')
 }
 
 fn value_of<'a>(pair: &'a [u8], name: &str) -> Option<&'a [u8]> {
+    split_pair(pair).and_then(|(known, value)| (known == name.as_bytes()).then_some(value))
+}
+
+fn split_pair(pair: &[u8]) -> Option<(&[u8], &[u8])> {
     let equals = pair.iter().position(|octet| *octet == b'=')?;
-    let (key, value) = (&pair[..equals], &pair[equals + 1..]);
-    (key.trim_ascii() == name.as_bytes()).then(|| value.trim_ascii())
+    Some((pair[..equals].trim_ascii(), pair[equals + 1..].trim_ascii()))
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@ use ipnet::IpNet;
 use crate::auth::Users;
 use crate::jwt::JwtAuth;
 use crate::mirror::Mirror;
+use crate::oidc::OidcAuth;
 use crate::proxy_protocol;
 use crate::snippet::SnippetRules;
 use crate::trace::RouteTracing;
@@ -37,12 +38,13 @@ pub struct RoutePolicy {
     /// Clients that may use the route; empty: all.
     pub allowed_sources: Vec<IpNet>,
     pub denied_sources: Vec<IpNet>,
-    /// Whether sources, password and the server that is asked must all give access.
+    /// Whether source, session, password and the server that is asked must all give access.
     pub satisfy: Satisfy,
     /// Refuses requests on connections without a client certificate that the host's authorities verify, so that
     /// no other host's connection and no plain text is a way around it.
     pub requires_client_certificate: bool,
     pub jwt: Option<JwtAuth>,
+    pub oidc: Option<Arc<OidcAuth>>,
     pub basic_auth: Option<BasicAuth>,
     pub external_auth: Option<ExternalAuth>,
     pub cors: Option<Cors>,
@@ -90,11 +92,13 @@ impl RoutePolicy {
             || self.snippet.as_ref().is_some_and(|rules| rules.sets_request_header(name));
         granted.chain(configured).any(|known| known == name)
             || self.jwt.as_ref().is_some_and(|jwt| jwt.sets_header(name))
+            || self.oidc.as_ref().is_some_and(|oidc| oidc.sets_header(name))
             || by_snippet()
     }
 }
 
-/// Which of the restrictions of access a client must satisfy: its source, its password, and the server that is asked.
+/// Which of the restrictions of access a client must satisfy: its source, its session, its password, and the server that
+/// is asked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Satisfy {
     #[default]

@@ -27,6 +27,12 @@ pub enum Rejection {
     Token(StatusCode),
     /// There are no keys to verify tokens with: their issuer does not publish them.
     TokenKeys,
+    /// There is no session: 401, or a redirect to the provider.
+    NoSession(StatusCode),
+    /// The user is signing in or out, or has failed to.
+    Oidc(StatusCode),
+    /// The provider at which users sign in cannot be used.
+    OidcProvider,
     Password,
     /// All threads that compute hashes of passwords are busy.
     PasswordBusy,
@@ -63,6 +69,8 @@ impl Rejection {
             | Self::Returned(status)
             | Self::UnservedRule(status)
             | Self::Token(status)
+            | Self::NoSession(status)
+            | Self::Oidc(status)
             | Self::ExternalAuth(status)
             | Self::SignIn(status) => *status,
             Self::Path | Self::RewrittenPath | Self::Host | Self::BrokenBody => {
@@ -81,9 +89,11 @@ impl Rejection {
             | Self::EndpointTls
             | Self::EndpointClosed
             | Self::EndpointProtocol => StatusCode::BAD_GATEWAY,
-            Self::TokenKeys | Self::PasswordBusy | Self::NoUpstream | Self::NoEndpoint => {
-                StatusCode::SERVICE_UNAVAILABLE
-            }
+            Self::TokenKeys
+            | Self::OidcProvider
+            | Self::PasswordBusy
+            | Self::NoUpstream
+            | Self::NoEndpoint => StatusCode::SERVICE_UNAVAILABLE,
             Self::EndpointTimeout => StatusCode::GATEWAY_TIMEOUT,
         }
     }
@@ -103,6 +113,9 @@ impl Rejection {
             Self::BodyTooLarge => "body_too_large",
             Self::Token(_) => "jwt",
             Self::TokenKeys => "jwt_keys",
+            Self::NoSession(_) => "oidc_session",
+            Self::Oidc(_) => "oidc",
+            Self::OidcProvider => "oidc_provider",
             Self::Password => "basic_auth",
             Self::PasswordBusy => "basic_auth_busy",
             Self::Path => "path",

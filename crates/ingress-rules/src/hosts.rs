@@ -18,6 +18,7 @@ use lb_proxy::HostTls;
 use lb_rules::model::{Problem, ServiceName};
 
 use super::annotations::NGINX;
+use super::resolve::is_shared_login;
 use super::resolved::{Age, Clients, HostPart, Resolved, ResolvedTls, Restrictions, Share};
 
 /// Canaries of one path: each request is compared with all of them.
@@ -398,6 +399,7 @@ impl Combiner<'_> {
                 WhyShadowed::By(other) if other.owner == shadowed.route.owner => {
                     format!("path {path} of host {host} is there twice; the first one counts")
                 }
+                WhyShadowed::By(other) if is_shared_login(shadowed, other) => continue,
                 WhyShadowed::By(other) => format!(
                     "path {path} of host {host} belongs to Ingress {}, which came first",
                     other.owner

@@ -11,7 +11,7 @@ use lb_http::{HostPattern, PathPattern, Route, UpstreamName};
 use lb_proxy::{Certificate, ClientCertificates, Passthrough};
 use lb_rules::model::{Problem, ServiceName};
 
-use super::annotations::JwtDraft;
+use super::annotations::{JwtDraft, OidcDraft};
 
 #[derive(Debug, Default)]
 pub struct Resolved {
@@ -77,6 +77,7 @@ pub struct Restrictions {
     pub users: Option<Arc<str>>,
     pub auth_url: Option<Arc<str>>,
     pub jwt: JwtDraft,
+    pub oidc: OidcDraft,
     /// Secret with the authorities of clients' certificates.
     pub clients: Option<Arc<str>>,
     pub limits: RateLimits,

@@ -120,6 +120,10 @@ impl Secrets {
         held.clients[usize::from(optional)].get_or_init(read).clone()
     }
 
+    pub(crate) fn has_authorities(&self, name: &ServiceName) -> bool {
+        self.0.get(name).is_some_and(|held| held.data.contains_key(AUTHORITIES))
+    }
+
     /// The authorities in `ca.crt`, as they are written.
     pub fn authorities(&self, name: &ServiceName) -> Result<Arc<str>, String> {
         self.clients(name, false)?;
@@ -183,7 +187,8 @@ impl Secrets {
         Ok(lines.into())
     }
 
-    fn text(&self, name: &ServiceName, key: &str) -> Result<Arc<str>, String> {
+    /// The text of a key.
+    pub(crate) fn text(&self, name: &ServiceName, key: &str) -> Result<Arc<str>, String> {
         let held = self.0.get(name).ok_or_else(|| format!("Secret {name} does not exist"))?;
         let bytes = held.data.get(key).ok_or_else(|| format!("Secret {name} has no key {key}"))?;
         let text = std::str::from_utf8(&bytes.0);

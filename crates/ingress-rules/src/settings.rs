@@ -27,7 +27,7 @@ pub struct IngressRuleSettings {
     pub passthrough: bool,
     /// Secret of type `kubernetes.io/tls` for hosts without a certificate of their own.
     pub default_certificate: Option<ServiceName>,
-    /// Hosts outside the own namespace that `auth-url` and `jwt-keys-url` may name: `auth.example.org`, `*.example.org`.
+    /// Hosts outside the own namespace that `auth-url`, `jwt-keys-url` and `oidc-issuer` may name: `auth.example.org`, `*.example.org`.
     pub auth_hosts: Vec<String>,
     /// Whether `configuration-snippet` and `server-snippet` are read.
     pub snippets: SnippetReading,

@@ -24,7 +24,7 @@ mod orders;
 mod outgoing;
 mod passthrough;
 mod proxy;
-mod published_keys;
+mod published;
 mod routes;
 pub mod session_keys;
 pub mod settings;

@@ -7,10 +7,12 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use lb_http::jwt::KeySet;
+use lb_http::oidc::ProviderDocument;
 use lb_http::{Action, Route};
 
 use crate::metrics::{OwnerCounters, WorkerCounters};
-use crate::published_keys::KeySlot;
+use crate::published::DocumentSlot;
 use crate::upstream::Endpoints;
 
 #[derive(Default)]
@@ -21,7 +23,9 @@ pub(crate) struct Known {
     pub route: Arc<Route>,
     pub counters: Arc<OwnerCounters>,
     /// For the tokens that the route demands.
-    pub token_keys: KeySlot,
+    pub token_keys: DocumentSlot<KeySet>,
+    /// Where its users sign in.
+    pub provider: DocumentSlot<ProviderDocument>,
     endpoints: RefCell<Option<Current>>,
     used: Cell<Instant>,
 }
@@ -44,7 +48,8 @@ impl Routes {
             Rc::new(Known {
                 route: route.clone(),
                 counters: counters.owner(Some(&route.owner)),
-                token_keys: KeySlot::default(),
+                token_keys: DocumentSlot::default(),
+                provider: DocumentSlot::default(),
                 endpoints: RefCell::default(),
                 used: Cell::new(now),
             })

@@ -172,6 +172,8 @@ pub struct ProxyLimits {
     /// Between the beginnings of two fetches of an issuer's keys: tokens that name unknown ones cause fetches, and a new
     /// key should not have to wait for long.
     pub key_fetch_interval: Duration,
+    /// From the connection to an issuer to the last octet of its response. Clients wait for it.
+    pub issuer_response: Duration,
 }
 
 impl Default for ProxyLimits {
@@ -211,6 +213,7 @@ impl Default for ProxyLimits {
             upstream_window: 64 << 10,
             interim_bytes: 256 << 10,
             key_fetch_interval: Duration::from_secs(10),
+            issuer_response: Duration::from_secs(5),
         }
     }
 }

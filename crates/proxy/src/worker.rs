@@ -23,7 +23,7 @@ use crate::limits::Sources;
 use crate::limits::verifications::Verifications;
 use crate::metrics::{Listener, OwnerCounters, WorkerCounters, increase_counter};
 use crate::orders::{ConnectionOrders, Order};
-use crate::published_keys::PublishedKeyCache;
+use crate::published::Issuers;
 use crate::routes::{Known, Routes};
 use crate::settings::{ProxyLimits, ProxySettings};
 use crate::spans::WorkerSpans;
@@ -40,7 +40,7 @@ pub(crate) struct WorkerContext {
     pub verifications: Verifications,
     pub handshakes: Handshakes,
     pub balancers: Balancers,
-    pub published_keys: PublishedKeyCache,
+    pub issuers: Issuers,
     /// Makes marks that copies of requests are recognized by.
     pub copy_marks: RandomState,
 }
@@ -62,7 +62,7 @@ impl WorkerContext {
             verifications: Verifications::default(),
             handshakes: Handshakes::new(settings.session_keys.clone())?,
             balancers: Balancers::new(settings.balancing.clone(), config),
-            published_keys: PublishedKeyCache::new(settings.limits.key_fetch_interval),
+            issuers: Issuers::new(settings.limits.key_fetch_interval),
             copy_marks: RandomState::new(),
             settings,
         })

@@ -122,7 +122,7 @@ pub struct IngressSettings {
     #[arg(long, value_name = "NAMESPACE/NAME", value_parser = namespaced_name)]
     pub default_certificate: Option<ServiceName>,
 
-    /// Host outside the cluster that auth-url, jwt-keys-url and mirror-target may name, for example auth.example.org or *.example.org; may be repeated
+    /// Host outside the cluster that auth-url, jwt-keys-url, oidc-issuer, oidc-hosts and mirror-target may name, for example auth.example.org or *.example.org; may be repeated
     #[arg(long, alias = "auth-host", value_name = "HOST", value_delimiter = ',')]
     pub auth_hosts: Vec<String>,
 

@@ -230,12 +230,14 @@ mod tests {
         };
         let policy = RoutePolicy {
             jwt: Some(jwt),
+            oidc: Some(std::sync::Arc::new(crate::oidc::tests::policy())),
             external_auth: Some(external_auth),
             request_headers: vec![("x-role".parse().unwrap(), HeaderValue::from_static("guest"))],
             ..RoutePolicy::default()
         };
-        let mut trailers =
-            headers("grpc-status: 0\nX-User: admin\nX_User: admin\nX-Role: admin\nX-Subject: a");
+        let mut trailers = headers(
+            "grpc-status: 0\nX-User: admin\nX_User: admin\nX-Role: admin\nX-Subject: a\nX-Email: a",
+        );
         strip_request_trailers(&mut trailers, &policy);
         assert_eq!(names(&trailers), ["grpc-status"]);
     }

@@ -6,7 +6,7 @@ use http::{HeaderName, HeaderValue};
 use serde_json::{Number, Value};
 
 use super::token_error::TokenError;
-use super::unique_object::UniqueObject;
+use crate::unique_object::UniqueObject;
 
 /// Seconds by which the clocks of issuer and proxy may differ.
 pub(super) const CLOCK_SKEW: f64 = 60.0;
@@ -38,6 +38,21 @@ impl Claims {
             return Err(TokenError::Audience);
         }
         Ok(())
+    }
+
+    /// Whether the token is for this login of this client. One that is for others as well must say that this client has
+    /// asked for it.
+    pub fn check_sign_in(&self, client: &str, nonce: &str) -> Result<(), TokenError> {
+        if self.0.text("nonce") != Some(nonce) {
+            return Err(TokenError::Nonce);
+        }
+        let is_for_others =
+            self.0.get("aud").and_then(Value::as_array).is_some_and(|all| all.len() > 1);
+        match self.0.get("azp") {
+            None if !is_for_others => Ok(()),
+            Some(Value::String(party)) if party == client => Ok(()),
+            _ => Err(TokenError::AuthorizedParty),
+        }
     }
 
     fn time(&self, name: &str) -> Result<Option<f64>, TokenError> {

@@ -7,7 +7,8 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::Value;
 
 use super::algorithm::{Algorithm, PublicKey};
-use super::unique_object::UniqueObject;
+use crate::published::IssuerDocument;
+use crate::unique_object::UniqueObject;
 
 /// Keys of a set. Issuers publish few: the current one, the next one, and earlier ones.
 const MOST_KEYS: usize = 64;
@@ -98,6 +99,13 @@ impl KeySet {
         let named = fitting().filter(move |key| is_named(key));
         let others = fitting().filter(move |key| id.is_none() || key.id.is_none());
         named.chain(others).map(move |key| Candidate { key: &key.key, is_named: is_named(key) })
+    }
+}
+
+/// A set without keys withdraws all that the issuer has published before.
+impl IssuerDocument for KeySet {
+    fn is_withdrawal(&self) -> bool {
+        self.is_empty()
     }
 }
 

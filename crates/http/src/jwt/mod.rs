@@ -16,27 +16,26 @@
 mod algorithm;
 mod bearer;
 mod claims;
+mod id_token;
 mod key_set;
-mod published;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod token;
 mod token_error;
-mod unique_object;
 
 use std::sync::Arc;
 
-use http::{HeaderMap, HeaderName, HeaderValue, Uri};
+use http::{HeaderMap, HeaderName, HeaderValue};
 
 pub use bearer::bearer_challenge;
 use bearer::{TokenPlace, find_token, remove_tokens};
+pub use id_token::IdTokenDemand;
 pub use key_set::{InvalidKeySet, KeySet};
-pub use published::{PublishedKeys, WhyFetch};
 pub use token::MOST_TOKEN_OCTETS;
 use token::SignedToken;
 pub use token_error::TokenError;
 
-use crate::upstream::UpstreamName;
+use crate::published::DocumentAddress;
 
 /// Which tokens a route accepts.
 #[derive(Clone, Debug)]
@@ -60,17 +59,7 @@ pub struct JwtAuth {
 #[derive(Clone, Debug)]
 pub enum KeySource {
     Fixed(Arc<KeySet>),
-    Published(Box<KeyAddress>),
-}
-
-/// Where an issuer publishes its keys.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct KeyAddress {
-    /// Of the object whose clients need the keys, which counts them.
-    pub namespace: Arc<str>,
-    pub upstream: UpstreamName,
-    /// Only has the `Host`, path and query of the request.
-    pub url: Uri,
+    Published(Box<DocumentAddress>),
 }
 
 /// The token of a request, of which nothing is verified.

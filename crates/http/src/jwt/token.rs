@@ -7,7 +7,7 @@ use super::algorithm::Algorithm;
 use super::claims::Claims;
 use super::key_set::{KeySet, MOST_CANDIDATES, MOST_ID_OCTETS};
 use super::token_error::TokenError;
-use super::unique_object::UniqueObject;
+use crate::unique_object::UniqueObject;
 
 /// Of a token. Heads of requests are larger, so that a token and other headers fit.
 pub const MOST_TOKEN_OCTETS: usize = 8 << 10;

@@ -24,6 +24,10 @@ pub enum TokenError {
     NotYetValid,
     Issuer,
     Audience,
+    /// It is the ID token of another login.
+    Nonce,
+    /// It is an ID token that another client has asked for.
+    AuthorizedParty,
     /// A claim that endpoints get by a header cannot be written as one without change.
     ClaimHeader,
 }
@@ -54,6 +58,8 @@ impl Display for TokenError {
             Self::NotYetValid => "the token is not valid yet",
             Self::Issuer => "the issuer is another one",
             Self::Audience => "the token is for another audience",
+            Self::Nonce => "the token is that of another login",
+            Self::AuthorizedParty => "another client has asked for the token",
             Self::ClaimHeader => "a claim cannot be sent as a header",
         })
     }

@@ -14,6 +14,7 @@ use ipnet::IpNet;
 use crate::policy::RoutePolicy;
 
 pub use facts::Facts;
+pub(crate) use facts::empty_response;
 pub use redirect::redirect_to_sign_in;
 pub(crate) use template::fill_template;
 

@@ -32,7 +32,7 @@ pub const TABLE: &[Annotation] = &[
         &["satisfy"],
         "`all`, `any`",
         |draft, text| { draft.satisfy = Some(parse_word(text, &[("all", Satisfy::All), ("any", Satisfy::Any)])?); Ok(()) },
-        "Whether all restrictions by source, password and `auth-url` must be satisfied, or any; `all` without it",
+        "Whether all restrictions by source, session, password and `auth-url` must be satisfied, or any; `all` without it",
     )
     .restricting(),
     Annotation::set(

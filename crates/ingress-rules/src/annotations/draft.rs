@@ -19,6 +19,7 @@ use lb_proxy::config::ProxyProtocol;
 use super::super::resolved::Restrictions;
 use super::super::snippets::{SnippetScope, combine_scopes};
 use super::jwt_draft::JwtDraft;
+use super::oidc_draft::OidcDraft;
 
 #[derive(Clone, Debug, Default)]
 pub struct Draft {
@@ -63,6 +64,7 @@ pub struct Draft {
     pub users: UserFile,
     pub external: ExternalAuthDraft,
     pub jwt: JwtDraft,
+    pub oidc: OidcDraft,
     pub clients: ClientAuth,
     pub cors: CorsDraft,
     pub limits: RateLimits,
@@ -90,6 +92,7 @@ impl Draft {
             users: needs_users.then(|| self.users.secret.clone().unwrap_or_default()),
             auth_url: self.external.url.clone(),
             jwt: self.jwt.clone(),
+            oidc: self.oidc.clone(),
             clients: self.clients.secret.clone().filter(|_| needs_certificates),
             limits: self.limits.clone(),
             source_rules: self.snippet().map_or_else(Vec::new, |rules| rules.sources.clone()),

@@ -74,7 +74,7 @@ pub const TABLE: &[Annotation] = &[
 ];
 
 /// Claims are compared as they are, in all of Unicode.
-fn claim_text(text: &str) -> Parsed<Arc<str>> {
+pub(super) fn claim_text(text: &str) -> Parsed<Arc<str>> {
     let text = text.trim();
     if text.is_empty() || text.len() > MOST_NAME_OCTETS || text.contains(char::is_control) {
         return Err(format!("is not a text of at most {MOST_NAME_OCTETS} octets"));
@@ -90,7 +90,7 @@ fn parse_audiences(text: &str) -> Parsed<Vec<Arc<str>>> {
     items.into_iter().map(claim_text).collect()
 }
 
-fn parse_claim_headers(text: &str) -> Parsed<Vec<(Arc<str>, HeaderName)>> {
+pub(super) fn parse_claim_headers(text: &str) -> Parsed<Vec<(Arc<str>, HeaderName)>> {
     let items = parse_list(text)?;
     if items.len() > MOST_CLAIMS {
         return Err(format!("has more than {MOST_CLAIMS} items"));

@@ -17,6 +17,8 @@ mod jwt;
 mod jwt_draft;
 mod limits;
 mod mirror;
+mod oidc;
+mod oidc_draft;
 mod redirects;
 #[cfg(test)]
 mod reference;
@@ -34,6 +36,7 @@ pub use annotation::{Annotation, Effect};
 pub use canary::expression_error;
 pub use draft::{CanaryDraft, Draft, VerifyClient};
 pub(crate) use jwt_draft::JwtDraft;
+pub(crate) use oidc_draft::OidcDraft;
 
 pub const MILLRACE: &str = "ingress.millrace.io/";
 pub const NGINX: &str = "nginx.ingress.kubernetes.io/";
@@ -47,6 +50,7 @@ pub fn all_annotations() -> impl Iterator<Item = &'static Annotation> {
         redirects::TABLE,
         access::TABLE,
         jwt::TABLE,
+        oidc::TABLE,
         balance::TABLE,
         cors::TABLE,
         canary::TABLE,

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use lb_http::jwt::{JwtAuth, KeyAddress, KeySource};
+use lb_http::jwt::{JwtAuth, KeySource};
+use lb_http::published::DocumentAddress;
 
 use super::Resolver;
 use super::auth::REALM;
@@ -56,7 +57,7 @@ impl Resolver<'_> {
             let server = self.resolve_named_server("jwt-keys-url", url, trust);
             let (upstream, url) =
                 server.map_err(|why| ("jwt-keys-url", format!("{url:?} {why}")))?;
-            return Ok(KeySource::Published(Box::new(KeyAddress {
+            return Ok(KeySource::Published(Box::new(DocumentAddress {
                 namespace: self.owner.namespace.clone(),
                 upstream,
                 url,

@@ -3,6 +3,7 @@
 mod auth;
 mod backends;
 mod jwt;
+mod oidc;
 mod policy;
 mod rules;
 mod servers;
@@ -20,6 +21,8 @@ use lb_rules::model::{Problem, ServiceName};
 use super::annotations::{self, Draft};
 use super::objects::IngressObjects;
 use super::resolved::{HostPart, Resolved, Share};
+
+pub use oidc::is_shared_login;
 
 pub fn resolve_ingress(ingress: &Ingress, objects: &IngressObjects) -> Resolved {
     let name = ServiceName::of(&ingress.metadata);
@@ -58,6 +61,7 @@ pub fn resolve_ingress(ingress: &Ingress, objects: &IngressObjects) -> Resolved 
     let clients = resolver.clients();
     let denied = resolver.read_denied_locations(&spec);
     let default = resolver.rules(&spec);
+    resolver.add_oidc_paths();
     for part in resolver.hosts.values_mut() {
         part.denied.clone_from(&denied);
     }

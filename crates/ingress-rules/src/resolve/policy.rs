@@ -21,6 +21,7 @@ const CORS_MAX_AGE: Duration = Duration::from_secs(1_728_000);
 impl Resolver<'_> {
     pub fn policy(&mut self, spec: &IngressSpec) {
         let jwt = self.jwt_auth();
+        let oidc = self.oidc_auth();
         let basic_auth = self.basic_auth();
         let external_auth = self.external_auth();
         let fallback = self.fallback();
@@ -51,8 +52,8 @@ impl Resolver<'_> {
             max_grpc_body,
             timeouts: draft.timeouts,
             retry: draft.retry.clone(),
-            // A connection without TLS has no client certificate.
-            tls_redirect: if requires_client_certificate {
+            // A connection without TLS has no client certificate, and must not have a session.
+            tls_redirect: if requires_client_certificate || draft.oidc.is_set() {
                 TlsRedirect::Always
             } else {
                 draft.tls_redirect()
@@ -66,6 +67,7 @@ impl Resolver<'_> {
             satisfy: draft.satisfy(),
             requires_client_certificate,
             jwt,
+            oidc: oidc.map(Arc::new),
             basic_auth,
             external_auth,
             cors: self.cors(),

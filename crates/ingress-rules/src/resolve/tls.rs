@@ -111,6 +111,7 @@ impl Resolver<'_> {
             ("auth-secret", restrictions.users.is_some()),
             ("auth-url", restrictions.auth_url.is_some()),
             ("jwt-issuer", restrictions.jwt.is_set()),
+            ("oidc-issuer", restrictions.oidc.is_set()),
             ("auth-tls-secret", restrictions.clients.is_some()),
             ("a snippet", self.policy.snippet.is_some() || has_locations),
         ];

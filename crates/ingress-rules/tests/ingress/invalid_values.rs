@@ -34,6 +34,8 @@ const ASKED: (&str, &str) = ("auth-url", "http://auth.shop.svc.cluster.local/");
 const ISSUER: (&str, &str) = ("jwt-issuer", "https://id.test");
 const AUDIENCE: (&str, &str) = ("jwt-audiences", "shop");
 const KEYS: (&str, &str) = ("jwt-secret", "keys");
+const PROVIDER: (&str, &str) = ("oidc-issuer", "https://auth");
+const CLIENT: (&str, &str) = ("oidc-secret", "client");
 const USERS: (&str, &str) = ("auth-secret", "users");
 const RATE: (&str, &str) = ("limit-rps", "5");
 const COOKIE: (&str, &str) = ("affinity", "cookie");
@@ -94,6 +96,14 @@ const VALID: &[Valid] = &[
     ("jwt-cookie", "token", &[ISSUER, AUDIENCE, KEYS]),
     ("jwt-claim-headers", "sub=X-User", &[ISSUER, AUDIENCE, KEYS]),
     ("jwt-forward-token", "false", &[ISSUER, AUDIENCE, KEYS]),
+    ("oidc-issuer", "https://auth", &[CLIENT]),
+    ("oidc-secret", "client", &[PROVIDER]),
+    ("oidc-hosts", "auth.shop.svc", &[PROVIDER, CLIENT]),
+    ("oidc-scopes", "email", &[PROVIDER, CLIENT]),
+    ("oidc-claim-headers", "sub=X-User", &[PROVIDER, CLIENT]),
+    ("oidc-redirect-path", "/in", &[PROVIDER, CLIENT]),
+    ("oidc-logout-path", "/out", &[PROVIDER, CLIENT]),
+    ("oidc-session-lifetime", "1h", &[PROVIDER, CLIENT]),
     ("affinity", "cookie", &[]),
     ("session-cookie-name", "a", &[COOKIE]),
     ("session-cookie-path", "/a", &[COOKIE]),
@@ -205,6 +215,12 @@ stringData:
 apiVersion: v1
 kind: Secret
 type: Opaque
+metadata: {name: client, namespace: shop}
+stringData: {client-id: shop, client-secret: s3cret, cookie-secret: 0123456789abcdef0123456789abcdef, ca.crt: $authority}
+---
+apiVersion: v1
+kind: Secret
+type: Opaque
 metadata: {name: users, namespace: shop}
 stringData: {auth: "ann:{SHA}W6ph5Mm5Pz8GgiULbPgzG37mj9g=", ann: "{SHA}W6ph5Mm5Pz8GgiULbPgzG37mj9g="}
 ---
@@ -216,7 +232,7 @@ spec: {clusterIP: 10.96.0.1, ports: [{name: http, port: 80}]}
 apiVersion: v1
 kind: Service
 metadata: {name: auth, namespace: shop}
-spec: {clusterIP: 10.96.0.2, ports: [{name: http, port: 80}]}
+spec: {clusterIP: 10.96.0.2, ports: [{name: http, port: 80}, {name: https, port: 443}]}
 ---
 apiVersion: discovery.k8s.io/v1
 kind: EndpointSlice
@@ -229,7 +245,7 @@ apiVersion: discovery.k8s.io/v1
 kind: EndpointSlice
 metadata: {name: auth-1, namespace: shop, labels: {kubernetes.io/service-name: auth}}
 addressType: IPv4
-ports: [{name: http, port: 8080}]
+ports: [{name: http, port: 8080}, {name: https, port: 8443}]
 endpoints: [{addresses: [10.244.0.2]}]
 "#;
 
@@ -306,6 +322,7 @@ fn of_policy(policy: &RoutePolicy, add: &mut impl FnMut(bool, &str)) {
     add(policy.satisfy == Satisfy::Any, "by any restriction that it satisfies");
     add(policy.external_auth.is_none(), "without being asked");
     add(policy.jwt.is_none(), "without token");
+    add(policy.oidc.is_none(), "without signing in");
     add(
         policy.jwt.as_ref().is_none_or(|jwt| jwt.forwards_token),
         "with the token for the endpoint",

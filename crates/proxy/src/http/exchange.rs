@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::time::Instant;
 
 use http::header::{
-    CONNECTION, CONTENT_LENGTH, COOKIE, EXPECT, HOST, SET_COOKIE, TRANSFER_ENCODING, UPGRADE,
+    CONNECTION, CONTENT_LENGTH, EXPECT, HOST, SET_COOKIE, TRANSFER_ENCODING, UPGRADE,
 };
 use http::request::Parts;
 use http::uri::PathAndQuery;
@@ -17,9 +17,9 @@ use lb_http::admission::{
 use lb_http::affinity::{self, Token};
 use lb_http::balance::Affinity;
 use lb_http::compress::{self, Coding};
+use lb_http::cookie::join_cookies;
 use lb_http::hash_key::HashInput as HashSubject;
 use lb_http::headers::{self, ConnectionPeer, strip_response};
-use lb_http::jwt::VerifiedToken;
 use lb_http::policy::{AffinityCookie, Balance, Timeouts};
 use lb_http::request::{self, Target};
 use lb_http::respond::{self, Facts};
@@ -35,6 +35,7 @@ use super::outbound::{Outbound, find_uris};
 use super::record::RequestRecord;
 use super::reply::OwnResponse;
 use super::response::{EndpointBody, ResponseBody};
+use super::sign_in::{VerifiedClient, check_session};
 use super::trace::{TracedRequest, begin_trace};
 use super::upgrade::ClientUpgrade;
 use super::{extended_connect, gate, token, upgrade};
@@ -168,7 +169,7 @@ async fn respond(
         HeaderValue::from_str(authority.as_str()).ok()
     });
     let request_id = worker.random_pair();
-    let describe = |headers: &mut HeaderMap, token: Option<&VerifiedToken>| {
+    let describe = |headers: &mut HeaderMap, verified: &VerifiedClient| {
         headers::strip_request(headers);
         let forwarding = &client.worker.shared.settings.forwarding;
         let report = identity.strip_and_report(forwarding, host.as_ref(), request_id, headers);
@@ -176,23 +177,20 @@ async fn respond(
         let may_replace = !policy.request_headers.is_empty()
             || policy.external_auth.is_some()
             || policy.jwt.is_some()
+            || policy.oidc.is_some()
             || policy.snippet.is_some();
         if may_replace {
             report.insert_into(headers);
         }
-        if let Some(jwt) = &policy.jwt {
-            jwt.strip_claims_and_tokens(token, headers);
-        }
+        verified.strip_claims_and_proofs(policy, headers);
         add_configured(client, policy, headers);
         headers.remove(HOST);
         (!may_replace).then_some(report)
     };
     // What only some routes do is allocated when they do it: the future of a request is moved as a whole.
-    let mut token = None;
-    // An iterator that leaves out the empty ones would take more of it.
+    let mut verified = VerifiedClient::default();
     for check in checks {
-        let Some(check) = check else { continue };
-        if check.is_about_access() && access.is_granted() {
+        if !check.is_needed(&access) {
             continue;
         }
         match check {
@@ -204,22 +202,26 @@ async fn respond(
             }
             RouteCheck::Length(most) => check_length(&parts.headers, most)?,
             RouteCheck::Token(jwt) => {
-                let verified = token::verify_token(worker, &known.token_keys, jwt, &parts.headers);
-                token = Some(Box::new(Box::pin(verified).await?));
+                let token = token::verify_token(worker, &known.token_keys, jwt, &parts.headers);
+                verified.add_token(Box::pin(token).await?);
+            }
+            RouteCheck::Session(oidc) => {
+                let is_needed = !access.is_granted();
+                let session = check_session(worker, &known.provider, oidc, &facts, is_needed);
+                let session = Box::pin(session).await.map_err(Rejected::from);
+                access.add_check(session.map(|session| verified.add_session(session)))?;
             }
             RouteCheck::Password(basic) => {
                 let (client, owner) = (identity.address, &rule.route.owner);
-                let verified = authenticate_client(worker, client, owner, basic, &parts.headers);
-                access.add_check(Box::pin(verified).await.map_err(Rejected::from))?;
+                let password = authenticate_client(worker, client, owner, basic, &parts.headers);
+                access.add_check(Box::pin(password).await.map_err(Rejected::from))?;
             }
             RouteCheck::ExternalAuth(auth) => {
                 let (matched_uri, _) = find_uris(&target, parts, policy, rule.path)?;
                 let mut headers = parts.headers.clone();
-                describe(&mut headers, token.as_deref());
+                describe(&mut headers, &verified);
                 record.insert_context(&mut headers);
-                if let Some(token) = &token {
-                    token.add_claim_headers(&mut headers);
-                }
+                verified.add_claim_headers(&mut headers);
                 let subject = external_auth::AuthRequest {
                     method: &parts.method,
                     host: host.as_ref(),
@@ -247,7 +249,7 @@ async fn respond(
     drop(target);
 
     let mut headers = std::mem::take(&mut parts.headers);
-    let report = describe(&mut headers, token.as_deref());
+    let report = describe(&mut headers, &verified);
     record.insert_context(&mut headers);
     let mut outbound = Outbound {
         method: parts.method.clone(),
@@ -270,9 +272,7 @@ async fn respond(
         };
         rules.change_request(&facts, &mut outbound.headers);
     }
-    if let Some(token) = &token {
-        token.add_claim_headers(&mut outbound.headers);
-    }
+    verified.add_claim_headers(&mut outbound.headers);
     if let Some(auth) = &policy.external_auth {
         add_granted(auth, &mut shared.granted, &mut outbound.headers);
     }
@@ -296,19 +296,6 @@ async fn respond(
     match subject {
         Some(subject) => Box::pin(replace_error(got, *subject, route, record)).await,
         None => got,
-    }
-}
-
-/// Clients of HTTP/2 may send each cookie in a header of its own, which no other protocol allows (RFC 9113, 8.2.3).
-fn join_cookies(headers: &mut HeaderMap) {
-    let mut lines = headers.get_all(COOKIE).iter();
-    if lines.next().is_none() || lines.next().is_none() {
-        return;
-    }
-    let lines: Vec<_> = headers.get_all(COOKIE).iter().map(HeaderValue::as_bytes).collect();
-    // Each was a valid value, and so are they with what joins them.
-    if let Ok(joined) = HeaderValue::from_bytes(&lines.join(&b"; "[..])) {
-        headers.insert(COOKIE, joined);
     }
 }
 

@@ -125,7 +125,11 @@ impl Endpoint {
 }
 
 pub fn respond(stream: &mut TcpStream, body: &str) {
-    let text = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len());
+    respond_with(stream, "200 OK", body);
+}
+
+pub fn respond_with(stream: &mut TcpStream, status: &str, body: &str) {
+    let text = format!("HTTP/1.1 {status}\r\nContent-Length: {}\r\n\r\n{body}", body.len());
     let _ = stream.write_all(text.as_bytes());
 }
 

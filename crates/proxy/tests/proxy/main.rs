@@ -6,6 +6,7 @@
 mod attacks;
 mod client;
 mod endpoint;
+mod provider;
 mod world;
 
 mod closing;
@@ -22,6 +23,8 @@ mod replicas;
 mod retries;
 mod satisfy;
 mod shutdown;
+mod sign_in;
+mod sign_in_attacks;
 mod smuggling;
 mod snapshots;
 mod snippets;

@@ -11,8 +11,9 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use http::{HeaderName, Method};
 use lb_http::RoutePolicy;
-use lb_http::jwt::{JwtAuth, KeyAddress, KeySet, KeySource};
+use lb_http::jwt::{JwtAuth, KeySet, KeySource};
 use lb_http::policy::ExternalAuth;
+use lb_http::published::DocumentAddress;
 use lb_http::upstream::UpstreamProtocol;
 use lb_proxy::Config;
 use ring::rand::SystemRandom;
@@ -73,7 +74,7 @@ fn fixed(issuer: &Issuer) -> KeySource {
 fn publishing(keys: &Endpoint, endpoint: &Endpoint) -> Config {
     let upstream_name = name("id", UpstreamProtocol::Http1);
     let url = "http://id.test/keys".parse().unwrap();
-    let source = KeySource::Published(Box::new(KeyAddress {
+    let source = KeySource::Published(Box::new(DocumentAddress {
         namespace: "default".into(),
         upstream: upstream_name.clone(),
         url,

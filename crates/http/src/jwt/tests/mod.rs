@@ -2,7 +2,7 @@ mod attacks;
 mod claims;
 mod keys;
 mod requests;
-mod signer;
+pub mod signer;
 
 use http::header::AUTHORIZATION;
 use http::{HeaderMap, HeaderValue};

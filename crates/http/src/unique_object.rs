@@ -8,7 +8,7 @@ use serde::de::{Deserialize, Deserializer, Error, MapAccess, Visitor};
 use serde_json::Value;
 
 #[derive(Clone, Debug, Default)]
-pub(super) struct UniqueObject(BTreeMap<String, Value>);
+pub(crate) struct UniqueObject(BTreeMap<String, Value>);
 
 impl UniqueObject {
     pub fn parse(json: &[u8]) -> Result<Self, serde_json::Error> {

@@ -1,14 +1,17 @@
-//! When the keys that an issuer publishes are fetched, and how long they are used.
+//! When the documents that an issuer of tokens publishes are fetched, and how long they are used: its keys, and where its
+//! servers are.
 //!
 //! Invariants:
 //! - One fetch at a time, and at most one in an interval, whatever clients send.
-//! - A fetch that fails changes no keys. Keys without a successful fetch for [`KEPT`] are not used any more.
+//! - A fetch that fails changes nothing. A document without a successful fetch for [`KEPT`] is not used any more.
 //! - What the issuer has withdrawn is not used after a fetch, also if it has withdrawn all keys.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::key_set::KeySet;
+use http::Uri;
+
+use crate::upstream::UpstreamName;
 
 /// How long keys are used before requests cause them to be fetched again, in the background.
 const FRESH: Duration = Duration::from_secs(300);
@@ -18,11 +21,27 @@ const STALE: Duration = Duration::from_secs(600);
 /// the meantime are not used for ever.
 const KEPT: Duration = Duration::from_secs(86_400);
 
-/// The keys of one address, as of its last good response.
+/// Where an issuer publishes a document.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct DocumentAddress {
+    /// Of the object whose clients need the document, which counts its addresses.
+    pub namespace: Arc<str>,
+    pub upstream: UpstreamName,
+    /// Only has the `Host`, path and query of the request.
+    pub url: Uri,
+}
+
+/// What issuers publish.
+pub trait IssuerDocument: PartialEq {
+    /// Whether it says that nothing which was published before is valid any more.
+    fn is_withdrawal(&self) -> bool;
+}
+
+/// The document at one address, as of its last good response.
 #[derive(Debug)]
-pub struct PublishedKeys {
-    /// At least one key.
-    current: Option<(Arc<KeySet>, Instant)>,
+pub struct Published<T> {
+    /// No withdrawal.
+    current: Option<(Arc<T>, Instant)>,
     /// Between the beginnings of two fetches.
     interval: Duration,
     /// When the last fetch began.
@@ -30,31 +49,31 @@ pub struct PublishedKeys {
     is_fetching: bool,
 }
 
-/// Why keys are needed.
+/// Why a document is needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WhyFetch {
-    /// There are none, or they may have changed.
+    /// There is none, or it may have changed.
     Age,
-    /// A token names a key that is not among them.
+    /// A token names a key that is not in it.
     UnknownKey,
 }
 
-impl PublishedKeys {
+impl<T: IssuerDocument> Published<T> {
     /// `interval`: the least time between the beginnings of two fetches.
     pub fn new(interval: Duration) -> Self {
         Self { current: None, interval, tried: None, is_fetching: false }
     }
 
-    pub fn usable(&self, now: Instant) -> Option<&Arc<KeySet>> {
-        let (keys, fetched) = self.current.as_ref()?;
-        (now.saturating_duration_since(*fetched) < KEPT).then_some(keys)
+    pub fn usable(&self, now: Instant) -> Option<&Arc<T>> {
+        let (document, fetched) = self.current.as_ref()?;
+        (now.saturating_duration_since(*fetched) < KEPT).then_some(document)
     }
 
     pub fn is_fetching(&self) -> bool {
         self.is_fetching
     }
 
-    /// Whether a fetch is being made that has to end before keys are used.
+    /// Whether a fetch is being made that has to end before the document is used.
     pub fn should_await_fetch(&self, now: Instant) -> bool {
         let is_stale = |at: Instant| now.saturating_duration_since(at) >= STALE;
         self.is_fetching && self.current.as_ref().is_none_or(|(_, at)| is_stale(*at))
@@ -68,7 +87,7 @@ impl PublishedKeys {
         is_needed && !self.is_fetching && self.tried.is_none_or(|at| passed(at) >= self.interval)
     }
 
-    /// Whether the caller has to fetch the keys, and then to call [`Self::end_fetch`].
+    /// Whether the caller has to fetch the document, and then to call [`Self::end_fetch`].
     pub fn begin_fetch(&mut self, why: WhyFetch, now: Instant) -> bool {
         let is_due = self.is_fetch_due(why, now);
         if is_due {
@@ -78,15 +97,15 @@ impl PublishedKeys {
         is_due
     }
 
-    /// `None`: there was no usable response. Keys that have not changed are the same ones afterwards, so that no token is
-    /// tried with them again.
-    pub fn end_fetch(&mut self, keys: Option<KeySet>, now: Instant) {
+    /// `None`: there was no usable response. A document that has not changed is the same one afterwards, so that no token
+    /// is tried with its keys again.
+    pub fn end_fetch(&mut self, fetched: Option<T>, now: Instant) {
         self.is_fetching = false;
-        let Some(keys) = keys else { return };
+        let Some(fetched) = fetched else { return };
         let before = self.current.take().map(|(before, _)| before);
-        if !keys.is_empty() {
-            let unchanged = before.filter(|before| **before == keys);
-            self.current = Some((unchanged.unwrap_or_else(|| Arc::new(keys)), now));
+        if !fetched.is_withdrawal() {
+            let unchanged = before.filter(|before| **before == fetched);
+            self.current = Some((unchanged.unwrap_or_else(|| Arc::new(fetched)), now));
         }
     }
 
@@ -103,15 +122,22 @@ impl PublishedKeys {
 mod tests {
     use super::*;
 
-    const JWKS: &[u8] = br#"{"keys": [{"kty": "OKP", "crv": "Ed25519",
-        "x": "11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo"}]}"#;
+    /// The names of keys.
+    #[derive(Debug, PartialEq)]
+    struct Keys(&'static str);
 
-    fn keys() -> Option<KeySet> {
-        Some(KeySet::parse(JWKS).unwrap().0)
+    impl IssuerDocument for Keys {
+        fn is_withdrawal(&self) -> bool {
+            self.0.is_empty()
+        }
     }
 
-    fn published() -> PublishedKeys {
-        PublishedKeys::new(seconds(10))
+    fn keys() -> Option<Keys> {
+        Some(Keys("a"))
+    }
+
+    fn published() -> Published<Keys> {
+        Published::new(seconds(10))
     }
 
     fn seconds(seconds: u64) -> Duration {
@@ -167,23 +193,20 @@ mod tests {
         assert!(!published.should_await_fetch(later) && published.usable(later).is_some());
     }
 
-    /// Also if it has none left, or only symmetric ones.
     #[test]
     fn what_an_issuer_has_withdrawn_is_not_used() {
         let start = Instant::now();
-        for document in [r#"{"keys": []}"#, r#"{"keys": [{"kty": "oct", "k": "AAAA"}]}"#] {
-            let mut published = published();
-            published.begin_fetch(WhyFetch::Age, start);
-            published.end_fetch(keys(), start);
-            let later = start + seconds(300);
-            assert!(published.begin_fetch(WhyFetch::Age, later));
-            published.end_fetch(Some(KeySet::parse(document.as_bytes()).unwrap().0), later);
-            assert!(published.usable(later).is_none(), "{document}");
-            // Asked again as if nothing had been received.
-            assert!(!published.is_fetch_due(WhyFetch::Age, later));
-            assert!(published.begin_fetch(WhyFetch::Age, later + seconds(10)));
-            assert!(published.should_await_fetch(later + seconds(10)));
-        }
+        let mut published = published();
+        published.begin_fetch(WhyFetch::Age, start);
+        published.end_fetch(keys(), start);
+        let later = start + seconds(300);
+        assert!(published.begin_fetch(WhyFetch::Age, later));
+        published.end_fetch(Some(Keys("")), later);
+        assert!(published.usable(later).is_none());
+        // Asked again as if nothing had been received.
+        assert!(!published.is_fetch_due(WhyFetch::Age, later));
+        assert!(published.begin_fetch(WhyFetch::Age, later + seconds(10)));
+        assert!(published.should_await_fetch(later + seconds(10)));
     }
 
     #[test]
@@ -195,8 +218,7 @@ mod tests {
         let later = start + seconds(86_399);
         published.end_fetch(keys(), later);
         assert!(Arc::ptr_eq(&before, published.usable(later + seconds(60)).unwrap()));
-        let changed = str::from_utf8(JWKS).unwrap().replace("\"OKP\"", "\"OKP\", \"kid\": \"a\"");
-        published.end_fetch(Some(KeySet::parse(changed.as_bytes()).unwrap().0), later);
+        published.end_fetch(Some(Keys("b")), later);
         assert!(!Arc::ptr_eq(&before, published.usable(later).unwrap()));
     }
 

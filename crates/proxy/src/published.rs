@@ -1,8 +1,8 @@
-//! The keys that issuers of tokens publish, as all workers know them.
+//! What issuers of tokens publish, as all workers know it: their keys, and where their servers are.
 //!
 //! Invariants:
 //! - Each address is fetched by one worker at a time; no client can make it fetched more often than
-//!   [`PublishedKeys`] allows, or end a fetch.
+//!   [`Published`] allows, or end a fetch.
 //! - A namespace has a bounded number of addresses, and of fetches at the same time: others find room.
 //! - A route's worker looks its address up once. No later request of it waits for others that look something up.
 
@@ -11,112 +11,159 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use lb_http::jwt::{KeyAddress, KeySet, PublishedKeys, WhyFetch};
+use lb_http::jwt::KeySet;
+use lb_http::oidc::{ProviderDocument, SignInFailure};
+use lb_http::published::{DocumentAddress, IssuerDocument, Published, WhyFetch};
 use lb_limits::{Rate, RateLimiter, Share, Shares};
 use tokio::sync::watch;
 
-/// Addresses of one namespace: each may have keys that take 50 KiB.
+/// Addresses of one namespace and kind: each may have keys that take 50 KiB.
 const MOST_ADDRESSES: usize = 64;
 /// Fetches at the same time, in all and for one namespace: each may have received a document of 256 KiB. Issuers that
 /// hang stop all others only if they are those of 32 namespaces.
 const MOST_FETCHES: usize = 128;
 const MOST_FETCHES_PER_NAMESPACE: usize = 4;
+/// Codes of logins that are exchanged at the same time. Each may have received 256 KiB.
+const MOST_EXCHANGES: usize = 512;
+const MOST_EXCHANGES_PER_NAMESPACE: usize = 64;
 /// How long a route that found no room does not look for it again.
 const REFUSED: Duration = Duration::from_secs(10);
 /// Of what is logged about missing room.
 const WARNINGS: Rate = Rate::new(Duration::from_secs(1), 10);
 
-/// The keys of one address.
-pub(crate) type SharedKeys = Arc<watch::Sender<PublishedKeys>>;
+/// The document of one address.
+pub(crate) type SharedDocument<T> = Arc<watch::Sender<Published<T>>>;
 
+/// What issuers publish, and who asks them.
 #[derive(Debug)]
-pub(crate) struct PublishedKeyCache {
-    by_address: Mutex<HashMap<KeyAddress, SharedKeys>>,
+pub(crate) struct Issuers {
+    pub keys: PublishedCache<KeySet>,
+    pub providers: PublishedCache<ProviderDocument>,
+    exchanges: Shares<Arc<str>>,
+    /// Of what is logged about logins.
+    warnings: Mutex<RateLimiter<Instant>>,
+}
+
+impl Issuers {
+    /// `fetch_interval`: between two fetches of an address.
+    pub fn new(fetch_interval: Duration) -> Self {
+        let fetches = Shares::new(MOST_FETCHES, MOST_FETCHES_PER_NAMESPACE);
+        Self {
+            keys: PublishedCache::new(fetch_interval, fetches.clone()),
+            providers: PublishedCache::new(fetch_interval, fetches),
+            exchanges: Shares::new(MOST_EXCHANGES, MOST_EXCHANGES_PER_NAMESPACE),
+            warnings: Mutex::new(RateLimiter::new(WARNINGS)),
+        }
+    }
+
+    /// Room for a request to a provider; `None`: the namespace, or all together, have too many.
+    pub fn begin_exchange(&self, namespace: &Arc<str>) -> Option<Share<Arc<str>>> {
+        self.exchanges.take(namespace.clone())
+    }
+
+    /// Clients can make logins fail.
+    pub fn warn_about_login(&self, provider: &DocumentAddress, error: &SignInFailure) {
+        if lock(&self.warnings).take(Instant::now()) {
+            let DocumentAddress { namespace, url, .. } = provider;
+            tracing::warn!(%namespace, provider = %url, %error, "a user could not sign in");
+        }
+    }
+}
+
+/// The documents of one kind.
+#[derive(Debug)]
+pub(crate) struct PublishedCache<T> {
+    by_address: Mutex<HashMap<DocumentAddress, SharedDocument<T>>>,
     fetches: Shares<Arc<str>>,
     /// Of each address.
     fetch_interval: Duration,
     warnings: Mutex<RateLimiter<Instant>>,
 }
 
-/// The keys of a route's address, once its worker has looked them up.
-#[derive(Default)]
-pub(crate) struct KeySlot {
-    keys: OnceCell<SharedKeys>,
-    /// When there was no room for them.
+/// The document of a route's address, once its worker has looked it up.
+pub(crate) struct DocumentSlot<T> {
+    document: OnceCell<SharedDocument<T>>,
+    /// When there was no room for it.
     refused: Cell<Option<Instant>>,
 }
 
-impl KeySlot {
-    /// `address`: always that of the route. `None`: there is no room for its keys.
+impl<T> Default for DocumentSlot<T> {
+    fn default() -> Self {
+        Self { document: OnceCell::new(), refused: Cell::new(None) }
+    }
+}
+
+impl<T: IssuerDocument> DocumentSlot<T> {
+    /// `address`: always that of the route. `None`: there is no room for its document.
     pub fn get(
         &self,
-        cache: &PublishedKeyCache,
-        address: &KeyAddress,
+        cache: &PublishedCache<T>,
+        address: &DocumentAddress,
         now: Instant,
-    ) -> Option<&SharedKeys> {
-        if let Some(keys) = self.keys.get() {
-            return Some(keys);
+    ) -> Option<&SharedDocument<T>> {
+        if let Some(document) = self.document.get() {
+            return Some(document);
         }
         if self.refused.get().is_some_and(|at| now.saturating_duration_since(at) < REFUSED) {
             return None;
         }
-        let Some(keys) = cache.get(address, now) else {
+        let Some(document) = cache.get(address, now) else {
             self.refused.set(Some(now));
             return None;
         };
-        Some(self.keys.get_or_init(|| keys))
+        Some(self.document.get_or_init(|| document))
     }
 }
 
-impl PublishedKeyCache {
-    pub fn new(fetch_interval: Duration) -> Self {
+impl<T: IssuerDocument> PublishedCache<T> {
+    fn new(fetch_interval: Duration, fetches: Shares<Arc<str>>) -> Self {
         Self {
             by_address: Mutex::default(),
-            fetches: Shares::new(MOST_FETCHES, MOST_FETCHES_PER_NAMESPACE),
+            fetches,
             fetch_interval,
             warnings: Mutex::new(RateLimiter::new(WARNINGS)),
         }
     }
 
     /// `None`: the routes of the namespace use too many other addresses.
-    fn get(&self, address: &KeyAddress, now: Instant) -> Option<SharedKeys> {
+    pub fn get(&self, address: &DocumentAddress, now: Instant) -> Option<SharedDocument<T>> {
         let mut by_address = lock(&self.by_address);
         if let Some(known) = by_address.get(address) {
             return Some(known.clone());
         }
-        let is_held = |keys: &SharedKeys| Arc::strong_count(keys) > 1;
+        let is_held = |keys: &SharedDocument<T>| Arc::strong_count(keys) > 1;
         by_address.retain(|_, keys| is_held(keys) || !keys.borrow().is_expired(now));
-        let is_of_namespace = |known: &KeyAddress| known.namespace == address.namespace;
+        let is_of_namespace = |known: &DocumentAddress| known.namespace == address.namespace;
         if by_address.keys().filter(|known| is_of_namespace(known)).count() >= MOST_ADDRESSES {
             // What a new address has replaced is kept for a fault of its issuer only.
             by_address.retain(|known, keys| is_held(keys) || !is_of_namespace(known));
         }
         if by_address.keys().filter(|known| is_of_namespace(known)).count() >= MOST_ADDRESSES {
             drop(by_address);
-            self.warn(address, "the namespace has keys of too many addresses", now);
+            self.warn(address, "the namespace has documents at too many addresses", now);
             return None;
         }
-        let keys = Arc::new(watch::Sender::new(PublishedKeys::new(self.fetch_interval)));
+        let keys = Arc::new(watch::Sender::new(Published::new(self.fetch_interval)));
         by_address.insert(address.clone(), keys.clone());
         Some(keys)
     }
 
-    fn warn(&self, address: &KeyAddress, error: &str, now: Instant) {
+    fn warn(&self, address: &DocumentAddress, error: &str, now: Instant) {
         if lock(&self.warnings).take(now) {
-            let KeyAddress { namespace, upstream, url } = address;
-            tracing::warn!(%namespace, %upstream, %url, error, "cannot fetch the keys for tokens");
+            let DocumentAddress { namespace, upstream, url } = address;
+            tracing::warn!(%namespace, %upstream, %url, error, "cannot fetch what an issuer publishes");
         }
     }
 
     /// A fetch that the caller has to make, if one is due.
     pub fn begin_fetch(
         &self,
-        address: &KeyAddress,
-        keys: &SharedKeys,
+        address: &DocumentAddress,
+        document: &SharedDocument<T>,
         why: WhyFetch,
         now: Instant,
-    ) -> Option<KeyFetch> {
-        if !keys.borrow().is_fetch_due(why, now) {
+    ) -> Option<DocumentFetch<T>> {
+        if !document.borrow().is_fetch_due(why, now) {
             return None;
         }
         let Some(share) = self.fetches.take(address.namespace.clone()) else {
@@ -127,28 +174,32 @@ impl PublishedKeyCache {
             );
             return None;
         };
-        let has_begun = keys.send_if_modified(|state| state.begin_fetch(why, now));
-        has_begun.then(|| KeyFetch { keys: keys.clone(), fetched: None, _share: share })
+        let has_begun = document.send_if_modified(|state| state.begin_fetch(why, now));
+        has_begun.then(|| DocumentFetch {
+            document: document.clone(),
+            fetched: None,
+            _share: share,
+        })
     }
 }
 
 /// Ends when it is dropped, however that happens.
-pub(crate) struct KeyFetch {
-    keys: SharedKeys,
-    fetched: Option<KeySet>,
+pub(crate) struct DocumentFetch<T: IssuerDocument> {
+    document: SharedDocument<T>,
+    fetched: Option<T>,
     _share: Share<Arc<str>>,
 }
 
-impl KeyFetch {
-    pub fn succeed(mut self, keys: KeySet) {
-        self.fetched = Some(keys);
+impl<T: IssuerDocument> DocumentFetch<T> {
+    pub fn succeed(mut self, fetched: T) {
+        self.fetched = Some(fetched);
     }
 }
 
-impl Drop for KeyFetch {
+impl<T: IssuerDocument> Drop for DocumentFetch<T> {
     fn drop(&mut self) {
         let fetched = self.fetched.take();
-        self.keys.send_modify(|state| state.end_fetch(fetched, Instant::now()));
+        self.document.send_modify(|state| state.end_fetch(fetched, Instant::now()));
     }
 }
 
@@ -164,11 +215,11 @@ mod tests {
 
     use super::*;
 
-    fn cache() -> PublishedKeyCache {
-        PublishedKeyCache::new(Duration::from_secs(10))
+    fn cache() -> PublishedCache<KeySet> {
+        Issuers::new(Duration::from_secs(10)).keys
     }
 
-    fn address(namespace: &str, number: usize) -> KeyAddress {
+    fn address(namespace: &str, number: usize) -> DocumentAddress {
         let upstream = UpstreamName {
             namespace: "shared".into(),
             service: "id".into(),
@@ -176,7 +227,7 @@ mod tests {
             protocol: UpstreamProtocol::Http1,
             tls: None,
         };
-        KeyAddress {
+        DocumentAddress {
             namespace: namespace.into(),
             upstream,
             url: format!("http://id/{number}").parse().unwrap(),
@@ -187,7 +238,7 @@ mod tests {
     fn a_namespace_leaves_room_for_the_keys_and_fetches_of_others() {
         let cache = cache();
         let now = Instant::now();
-        let begin = |address: &KeyAddress| {
+        let begin = |address: &DocumentAddress| {
             let keys = cache.get(address, now)?;
             cache.begin_fetch(address, &keys, WhyFetch::Age, now)
         };
@@ -209,7 +260,7 @@ mod tests {
     fn issuers_that_hang_stop_no_others() {
         let cache = cache();
         let now = Instant::now();
-        let begin = |address: &KeyAddress| {
+        let begin = |address: &DocumentAddress| {
             cache.begin_fetch(address, &cache.get(address, now)?, WhyFetch::Age, now)
         };
         let hang = |number: usize| begin(&address(&format!("evil-{}", number % 31), number));
@@ -218,10 +269,22 @@ mod tests {
         assert!(begin(&address("good", 0)).is_some());
     }
 
+    /// Clients begin them, with codes that they have made up.
+    #[test]
+    fn logins_of_a_namespace_leave_room_for_those_of_others() {
+        let issuers = Issuers::new(Duration::from_secs(10));
+        let begin = |namespace: &str| issuers.begin_exchange(&namespace.into());
+        let running: Vec<_> = (0..1000).filter_map(|_| begin("evil")).collect();
+        assert_eq!(running.len(), MOST_EXCHANGES_PER_NAMESPACE);
+        assert!(begin("good").is_some());
+        drop(running);
+        assert!(begin("evil").is_some());
+    }
+
     #[test]
     fn a_route_looks_its_address_up_once() {
         let (cache, now, address) = (cache(), Instant::now(), address("shop", 0));
-        let slot = KeySlot::default();
+        let slot = DocumentSlot::default();
         let first = slot.get(&cache, &address, now).unwrap().clone();
         let locked = lock(&cache.by_address);
         assert!(Arc::ptr_eq(&first, slot.get(&cache, &address, now).unwrap()));
@@ -234,7 +297,7 @@ mod tests {
         let (cache, now) = (cache(), Instant::now());
         let of = |number: usize| cache.get(&address("shop", number), now);
         let mut held: Vec<_> = (0..MOST_ADDRESSES).map(of).collect();
-        let (slot, wanted) = (KeySlot::default(), address("shop", 1000));
+        let (slot, wanted) = (DocumentSlot::default(), address("shop", 1000));
         assert!(slot.get(&cache, &wanted, now).is_none());
         // Keys that could still be used, but no route does.
         held.pop();

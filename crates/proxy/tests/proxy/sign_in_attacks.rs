@@ -1,0 +1,205 @@
+//! What attackers try with logins and sessions of others, beside what [`sign_in`](crate::sign_in) has.
+
+use http::HeaderValue;
+use lb_http::RoutePolicy;
+use lb_http::mirror::Mirror;
+use lb_http::policy::{ExternalAuth, TlsRedirect};
+use lb_http::upstream::UpstreamProtocol;
+
+use crate::client::{Client, Response};
+use crate::endpoint::{Endpoint, Request, Then, respond};
+use crate::provider::{Browser, Forgery, Provider, behind_tls, sign_in_config, sign_in_policy};
+use crate::world::{HOST, World, add_host, add_rules, name, upstream, wait_until};
+
+fn start() -> (Provider, Endpoint, World) {
+    let (provider, endpoint) = (Provider::start(), Endpoint::named("web"));
+    let world = behind_tls(sign_in_config(&provider, &endpoint));
+    (provider, endpoint, world)
+}
+
+#[test]
+fn an_id_token_without_the_providers_signature_signs_nobody_in() {
+    for forgery in [Forgery::Unsigned, Forgery::PublicKeyAsSecret, Forgery::OwnKey] {
+        let (provider, endpoint, world) = start();
+        provider.forge(forgery);
+        let mut browser = Browser::default();
+        let response = browser.sign_in(world.http(), &provider, "/");
+        assert_eq!(response.status, 400, "{forgery:?}");
+        assert_eq!((browser.cookie_header(), endpoint.count()), (String::new(), 0), "{forgery:?}");
+    }
+}
+
+/// A link to this host leads to the provider and back, and nowhere else.
+#[test]
+fn no_link_to_the_host_leads_to_another_one() {
+    let (provider, _endpoint, world) = start();
+    let proxy = world.http();
+    for (target, path) in [
+        ("//evil.test/a", "//evil.test/a"),
+        ("/%2f/evil.test", "/%2F/evil.test"),
+        ("/%5cevil.test", "/%5Cevil.test"),
+        ("/a?b=%0d%0aSet-Cookie:%20a=b", "/a?b=%0d%0aSet-Cookie:%20a=b"),
+        ("/a?b=https://evil.test", "/a?b=https://evil.test"),
+        ("/.evil.test/@evil.test", "/.evil.test/@evil.test"),
+        ("https://a.test//evil.test", "//evil.test"),
+    ] {
+        let response = Browser::default().sign_in(proxy, &provider, target);
+        let expected = format!("https://{HOST}{path}");
+        let location = response.header("location");
+        assert_eq!((response.status, location), (302, Some(&*expected)), "{target}");
+        let cookies =
+            response.headers.iter().filter(|(name, _)| name.eq_ignore_ascii_case("set-cookie"));
+        assert!(cookies.map(|(_, value)| value).all(|value| value.starts_with("__Host-millrace-")));
+    }
+    // What is no path, and what is for another host.
+    let targets =
+        ["/%0d%0aSet-Cookie:%20a=b", "/\t/evil.test", "/../evil.test", "https://evil.test/"];
+    let refused = targets.map(|target| {
+        let response = Browser::default().visit(proxy, target);
+        (response.status, response.header("location").is_some())
+    });
+    assert_eq!(refused, [(400, false); 4]);
+    // A backslash, which browsers take for a slash.
+    let response = Browser::default().sign_in(proxy, &provider, "/\\evil.test");
+    assert_eq!(response.header("location"), Some("https://a.test/%5Cevil.test"));
+    // A state is not where the browser goes.
+    for made_up in ["https://evil.test", "/a", "%2F%2Fevil.test"] {
+        let response = Browser::default().callback(proxy, "c", made_up);
+        assert_eq!((response.status, response.header("location")), (400, None), "{made_up}");
+    }
+}
+
+#[test]
+fn cookies_that_the_proxy_has_not_made_open_nothing() {
+    let (provider, endpoint, world) = start();
+    let proxy = world.http();
+    let mut browser = Browser::default();
+    assert_eq!(browser.sign_in(proxy, &provider, "/").status, 302);
+    let own = browser.cookie_header();
+    let (own_name, value) = own.split_once('=').unwrap();
+    let mut other = Browser::default();
+    assert_eq!(other.sign_in(proxy, &provider, "/").status, 302);
+    let changed = format!("{}A{}", &value[..40], &value[41..]);
+    let changed = if changed == value { value.replacen('A', "B", 1) } else { changed };
+    let status = |cookies: &str| send_with_cookies(proxy, HOST, "/", cookies).status;
+    assert_eq!(status(&own), 200);
+    for cookies in [
+        format!("{own_name}={changed}"),
+        format!("{own_name}={}", &value[1..]),
+        format!("{own_name}={value}{value}"),
+        format!("{own_name}={}", "A".repeat(20_000)),
+        format!("{own_name}="),
+        own.to_lowercase(),
+        own.replacen("__Host-", "__HOST-", 1),
+        own.replacen("__Host-", "", 1),
+        // One that an attacker, who has an account, has put beside that of the user.
+        format!("{}; {own}", other.cookie_header()),
+        format!("{own}; {}", other.cookie_header()),
+        format!("{own_name}=; {own}"),
+    ] {
+        assert_eq!(status(&cookies), 401, "{cookies:.100}");
+    }
+    assert_eq!(endpoint.count(), 1);
+}
+
+/// An endpoint of another route of the host could use them, so those of all routes are without them.
+#[test]
+fn no_server_gets_the_cookies_of_sessions_and_logins() {
+    let (provider, endpoint) = (Provider::start(), Endpoint::named("web"));
+    let silent = || {
+        Endpoint::start(|_, stream| {
+            respond(stream, "");
+            Then::Keep
+        })
+    };
+    let (server, mirror) = (silent(), silent());
+    let of = |service| name(service, UpstreamProtocol::Http1);
+    let policy = RoutePolicy {
+        external_auth: Some(ExternalAuth {
+            upstream: of("auth"),
+            url: "http://auth.test/check".parse().unwrap(),
+            method: http::Method::GET,
+            signin: None,
+            response_headers: Vec::new(),
+        }),
+        mirror: Some(Mirror {
+            upstream: of("mirror"),
+            host: HeaderValue::from_static("mirror.test"),
+            uri: "$request_uri".into(),
+            with_body: false,
+        }),
+        ..sign_in_policy("default")
+    };
+    let open = RoutePolicy { oidc: None, ..policy.clone() };
+    let mut config = sign_in_config(&provider, &endpoint);
+    add_rules(&mut config, HOST, &of("web"), vec![("/", policy), ("/open", open)]);
+    config.upstreams.insert(of("auth"), upstream(&[server.address]));
+    config.upstreams.insert(of("mirror"), upstream(&[mirror.address]));
+    let world = behind_tls(config);
+    let proxy = world.http();
+    let mut browser = Browser::default();
+    assert_eq!(browser.sign_in(proxy, &provider, "/").status, 302);
+    let session = browser.cookie_header();
+    for path in ["/", "/open"] {
+        let cookies = format!("own=1; {session}; __Host-millrace-login-00000000-0=a; other=2");
+        assert_eq!(send_with_cookies(proxy, HOST, path, &cookies).status, 200);
+    }
+    wait_until("both copies", || mirror.count() == 2);
+    for requests in [endpoint.requests(), server.requests(), mirror.requests()] {
+        assert_eq!(requests.len(), 2);
+        let cookies = requests.iter().map(|request: &Request| request.header("cookie").unwrap());
+        assert!(cookies.clone().all(|cookies| cookies == "own=1; other=2"), "{requests:?}");
+    }
+}
+
+/// Cookies are `Secure`, so that a login could not end.
+#[test]
+fn requests_without_tls_are_redirected_or_refused() {
+    let (provider, endpoint) = (Provider::start(), Endpoint::named("web"));
+    let mut config = sign_in_config(&provider, &endpoint);
+    let web = name("web", UpstreamProtocol::Http1);
+    // What rules of Ingresses say.
+    let policy = RoutePolicy { tls_redirect: TlsRedirect::Always, ..sign_in_policy("default") };
+    add_host(&mut config, "redirects.test", &web, policy);
+    let world = behind_tls(config);
+    let mut browser = Browser::default();
+    assert_eq!(browser.sign_in(world.http(), &provider, "/").status, 302);
+    let session = browser.cookie_header();
+    let request = |host: &str, path: &str, cookies: &str| {
+        let mut client = Client::connect(world.http());
+        client.send(format!(
+            "GET {path} HTTP/1.1\r\nHost: {host}\r\nAccept: text/html\r\nCookie: {cookies}\r\n\r\n"
+        ));
+        client.response()
+    };
+    let is_bare = |response: &Response| response.header("set-cookie").is_none();
+    for cookies in ["a=b", &session] {
+        for path in ["/a?b", "/oauth2/callback?code=a&state=b", "/oauth2/logout"] {
+            let response = request("redirects.test", path, cookies);
+            let location = format!("https://redirects.test{path}");
+            assert_eq!((response.status, response.header("location")), (308, Some(&*location)));
+            assert!(is_bare(&response));
+        }
+        for (path, status) in
+            [("/", 401), ("/oauth2/callback?code=a&state=b", 400), ("/oauth2/logout", 400)]
+        {
+            let response = request(HOST, path, cookies);
+            assert_eq!((response.status, response.header("location")), (status, None), "{path}");
+            assert!(is_bare(&response));
+        }
+    }
+    // Whoever is not trusted cannot claim to have come by TLS.
+    let untrusting = World::start(sign_in_config(&provider, &endpoint));
+    assert_eq!(Browser::default().visit(untrusting.http(), "/").status, 401);
+    assert_eq!(endpoint.count(), 0);
+}
+
+fn send_with_cookies(
+    proxy: std::net::SocketAddr,
+    host: &str,
+    path: &str,
+    cookies: &str,
+) -> Response {
+    let headers = format!("Cookie: {cookies}\r\n");
+    Browser::default().send(proxy, host, path, &headers)
+}
