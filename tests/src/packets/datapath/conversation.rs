@@ -327,14 +327,14 @@ impl Conversation {
         self.packets += 1;
         let place = format!("packet {} ({hook:?})", self.packets);
         let before = self.host.reasons();
-        if self.kernel.is_some() {
-            // On a slow machine seconds may have passed since the last packet.
-            self.host.tables.now.set(read_clock().unwrap_or_else(|error| panic!("{error:#}")));
-        }
-        let outcome = self.host.run_segments(hook, packet, segment);
-        if let Some(kernel) = &mut self.kernel {
+        // First the kernel, immediately after its clock was read: the host may take its time, and is given the same.
+        let by_kernel = self.kernel.as_mut().map(|kernel| {
             let traced = self.traced.then(|| trace_packet(kernel, hook, packet, segment));
-            let other = kernel.run_segments(hook, packet, segment);
+            self.host.tables.now.set(read_clock().unwrap_or_else(|error| panic!("{error:#}")));
+            (traced, kernel.run_segments(hook, packet, segment))
+        });
+        let outcome = self.host.run_segments(hook, packet, segment);
+        if let (Some(kernel), Some((traced, other))) = (&mut self.kernel, by_kernel) {
             check_agreement(&place, packet, &outcome, &other);
             if let Some(traced) = traced {
                 check_trace(&place, packet, &traced, &other);
