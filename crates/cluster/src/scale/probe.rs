@@ -2,7 +2,7 @@
 //! program believes.
 
 use std::net::{SocketAddr, UdpSocket};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -10,17 +10,25 @@ use anyhow::{Result, ensure};
 
 use crate::interrupt::check_interrupt;
 
-/// Time limit of a reply. Replies of an endpoint in another namespace take less than a tenth of it.
-const REPLY_LIMIT: Duration = Duration::from_millis(2);
+/// Time limit of a reply, which takes less than a tenth of a millisecond on an idle machine.
+const REPLY_LIMIT: Duration = Duration::from_millis(10);
+const FIRST_PORT: u16 = 1_024;
 /// Pauses are this share of the time that has passed, so that the result is as exact as it has to be, and probes leave
 /// the processors to what is measured.
 const PAUSE_SHARE: u32 = 20;
 const SHORTEST_PAUSE: Duration = Duration::from_micros(100);
 const LONGEST_PAUSE: Duration = Duration::from_millis(5);
 
-/// The result of one probe, by a port of its own: it belongs to no earlier flow.
+/// A port that no probe has had for minutes. Connection tracking sends what comes from a known one where it sent the
+/// first: the kernel's choices, at random, would meet such entries, and the endpoint before last would reply.
+fn next_port() -> u16 {
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    FIRST_PORT + NEXT.fetch_add(1, Ordering::Relaxed) % (u16::MAX - FIRST_PORT)
+}
+
+/// The result of one probe.
 fn send_probe(address: SocketAddr) -> std::io::Result<String> {
-    let socket = UdpSocket::bind(("0.0.0.0", 0))?;
+    let socket = UdpSocket::bind(("0.0.0.0", next_port()))?;
     socket.set_read_timeout(Some(REPLY_LIMIT))?;
     socket.connect(address)?;
     socket.send(b"probe")?;
