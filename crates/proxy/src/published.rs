@@ -8,13 +8,14 @@
 
 use std::cell::{Cell, OnceCell};
 use std::collections::HashMap;
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use lb_http::jwt::KeySet;
 use lb_http::oidc::{ProviderDocument, SignInFailure};
 use lb_http::published::{DocumentAddress, IssuerDocument, Published, WhyFetch};
-use lb_limits::{Rate, RateLimiter, Share, Shares};
+use lb_limits::{ClientNetwork, Rate, RateLimiter, Share, Shares};
 use tokio::sync::watch;
 
 /// Addresses of one namespace and kind: each may have keys that take 50 KiB.
@@ -23,9 +24,12 @@ const MOST_ADDRESSES: usize = 64;
 /// hang stop all others only if they are those of 32 namespaces.
 const MOST_FETCHES: usize = 128;
 const MOST_FETCHES_PER_NAMESPACE: usize = 4;
-/// Codes of logins that are exchanged at the same time. Each may have received 256 KiB.
-const MOST_EXCHANGES: usize = 512;
-const MOST_EXCHANGES_PER_NAMESPACE: usize = 64;
+/// Codes of logins that are exchanged at the same time, in all, for one namespace, and of it for one source: anyone can
+/// begin a login and make codes up. Each may have received 256 KiB. Providers that hang stop all others only if they are
+/// those of 32 namespaces.
+const MOST_EXCHANGES: usize = 1024;
+const MOST_EXCHANGES_PER_NAMESPACE: usize = 32;
+const MOST_EXCHANGES_PER_SOURCE: usize = 4;
 /// How long a route that found no room does not look for it again.
 const REFUSED: Duration = Duration::from_secs(10);
 /// Of what is logged about missing room.
@@ -34,12 +38,20 @@ const WARNINGS: Rate = Rate::new(Duration::from_secs(1), 10);
 /// The document of one address.
 pub(crate) type SharedDocument<T> = Arc<watch::Sender<Published<T>>>;
 
+/// Counts an exchange until it is dropped.
+#[derive(Debug)]
+pub(crate) struct ExchangeShare {
+    _namespace: Share<Arc<str>>,
+    _source: Share<(Arc<str>, ClientNetwork)>,
+}
+
 /// What issuers publish, and who asks them.
 #[derive(Debug)]
 pub(crate) struct Issuers {
     pub keys: PublishedCache<KeySet>,
     pub providers: PublishedCache<ProviderDocument>,
     exchanges: Shares<Arc<str>>,
+    exchanges_by_source: Shares<(Arc<str>, ClientNetwork)>,
     /// Of what is logged about logins.
     warnings: Mutex<RateLimiter<Instant>>,
 }
@@ -52,13 +64,16 @@ impl Issuers {
             keys: PublishedCache::new(fetch_interval, fetches.clone()),
             providers: PublishedCache::new(fetch_interval, fetches),
             exchanges: Shares::new(MOST_EXCHANGES, MOST_EXCHANGES_PER_NAMESPACE),
+            exchanges_by_source: Shares::new(MOST_EXCHANGES, MOST_EXCHANGES_PER_SOURCE),
             warnings: Mutex::new(RateLimiter::new(WARNINGS)),
         }
     }
 
-    /// Room for a request to a provider; `None`: the namespace, or all together, have too many.
-    pub fn begin_exchange(&self, namespace: &Arc<str>) -> Option<Share<Arc<str>>> {
-        self.exchanges.take(namespace.clone())
+    /// Room for a request to a provider; `None`: the client, its namespace, or all together, have too many.
+    pub fn begin_exchange(&self, namespace: &Arc<str>, client: IpAddr) -> Option<ExchangeShare> {
+        let source = (namespace.clone(), ClientNetwork::from(client));
+        let _source = self.exchanges_by_source.take(source)?;
+        Some(ExchangeShare { _namespace: self.exchanges.take(namespace.clone())?, _source })
     }
 
     /// Clients can make logins fail.
@@ -271,14 +286,26 @@ mod tests {
 
     /// Clients begin them, with codes that they have made up.
     #[test]
-    fn logins_of_a_namespace_leave_room_for_those_of_others() {
+    fn logins_of_a_client_or_namespace_leave_room_for_those_of_others() {
         let issuers = Issuers::new(Duration::from_secs(10));
-        let begin = |namespace: &str| issuers.begin_exchange(&namespace.into());
-        let running: Vec<_> = (0..1000).filter_map(|_| begin("evil")).collect();
-        assert_eq!(running.len(), MOST_EXCHANGES_PER_NAMESPACE);
-        assert!(begin("good").is_some());
+        let begin = |namespace: &str, source: [u8; 4]| {
+            issuers.begin_exchange(&namespace.into(), source.into())
+        };
+        let attacker = [192, 0, 2, 1];
+        let running: Vec<_> = (0..1000).filter_map(|_| begin("shop", attacker)).collect();
+        assert_eq!(running.len(), MOST_EXCHANGES_PER_SOURCE);
+        assert!(begin("shop", [192, 0, 2, 2]).is_some());
+        assert!(begin("other", attacker).is_some());
         drop(running);
-        assert!(begin("evil").is_some());
+        assert!(begin("shop", attacker).is_some());
+        // With many sources, one namespace; with many namespaces, all but one that is left.
+        let network = |number: u8| (0..=255).map(move |host| [198, 51, number, host]);
+        let of_all = |number: u8| {
+            network(number).filter_map(move |source| begin(&format!("evil-{number}"), source))
+        };
+        let running: Vec<_> = (0..31).flat_map(of_all).collect();
+        assert_eq!(running.len(), 31 * MOST_EXCHANGES_PER_NAMESPACE);
+        assert!(begin("shop", attacker).is_some());
     }
 
     #[test]

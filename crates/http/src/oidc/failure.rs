@@ -10,6 +10,8 @@ use crate::jwt::TokenError;
 pub enum SignInFailure {
     /// The provider cannot be used, and why.
     Provider(String),
+    /// Too many other logins are running. The browser can come back with the same code.
+    Busy,
     /// What the browser has brought is not valid for its login.
     Invalid(String),
     /// The ID token is not valid for the login.
@@ -21,7 +23,7 @@ pub enum SignInFailure {
 impl SignInFailure {
     pub fn status(&self) -> StatusCode {
         match self {
-            Self::Provider(_) => StatusCode::SERVICE_UNAVAILABLE,
+            Self::Provider(_) | Self::Busy => StatusCode::SERVICE_UNAVAILABLE,
             Self::Invalid(_) | Self::IdToken(_) => StatusCode::BAD_REQUEST,
             Self::TooManyClaims => StatusCode::FORBIDDEN,
         }
@@ -32,6 +34,7 @@ impl Display for SignInFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Provider(why) | Self::Invalid(why) => f.write_str(why),
+            Self::Busy => f.write_str("too many other logins are running"),
             Self::IdToken(error) => write!(f, "the ID token: {error}"),
             Self::TooManyClaims => f.write_str(
                 "the claims are too long for a cookie; name fewer in oidc-claim-headers",

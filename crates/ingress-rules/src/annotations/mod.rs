@@ -43,7 +43,7 @@ pub const NGINX: &str = "nginx.ingress.kubernetes.io/";
 
 /// All annotations, in the order of the documentation.
 pub fn all_annotations() -> impl Iterator<Item = &'static Annotation> {
-    let tables: [&'static [Annotation]; 16] = [
+    let tables: [&'static [Annotation]; 17] = [
         forwarding::TABLE,
         mirror::TABLE,
         tracing::TABLE,

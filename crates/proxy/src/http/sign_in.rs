@@ -1,5 +1,6 @@
 //! Lets users sign in at a provider, and asks it who has.
 
+use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
@@ -91,9 +92,12 @@ pub(crate) async fn check_session(
             Ok(oidc.sign_out(provider.as_deref()))
         }
         SignInStep::FinishLogin(login) => {
-            let finished = finish_login(worker, slot, oidc, &login).await;
+            let finished = finish_login(worker, slot, oidc, &login, facts.client).await;
+            let can_be_repeated = matches!(finished, Err(SignInFailure::Busy));
             let mut reply = respond(worker, oidc, finished);
-            reply.headers.append(SET_COOKIE, login.forget_login());
+            if !can_be_repeated {
+                reply.headers.append(SET_COOKIE, login.forget_login());
+            }
             return Err(reply);
         }
     };
@@ -110,7 +114,7 @@ fn respond(
         Err(failure) => {
             worker.shared.issuers.warn_about_login(&oidc.discovery, &failure);
             match failure {
-                SignInFailure::Provider(_) => Rejection::OidcProvider.into(),
+                SignInFailure::Provider(_) | SignInFailure::Busy => Rejection::OidcProvider.into(),
                 failure => Rejection::Oidc(failure.status()).into(),
             }
         }
@@ -154,13 +158,13 @@ async fn finish_login(
     slot: &DocumentSlot<ProviderDocument>,
     oidc: &OidcAuth,
     login: &PendingLogin,
+    client: IpAddr,
 ) -> Result<Response<()>, SignInFailure> {
     let issuers = &worker.shared.issuers;
     let provider = find_provider(worker, slot, oidc).await?;
     let request = oidc.token_request(&provider, login)?;
     let address = oidc.keys_address(&provider)?;
-    let busy = || SignInFailure::Provider("too many other logins are running".to_owned());
-    let share = issuers.begin_exchange(&address.namespace).ok_or_else(busy)?;
+    let share = issuers.begin_exchange(&address.namespace, client).ok_or(SignInFailure::Busy)?;
     let reply = IssuerRequest::for_token(request).send(worker).await;
     let (status, body) = reply
         .map_err(|error| SignInFailure::Provider(format!("it does not exchange codes: {error}")))?;

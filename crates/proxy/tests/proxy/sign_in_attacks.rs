@@ -1,5 +1,8 @@
 //! What attackers try with logins and sessions of others, beside what [`sign_in`](crate::sign_in) has.
 
+use std::sync::{Arc, Barrier};
+use std::thread;
+
 use http::HeaderValue;
 use lb_http::RoutePolicy;
 use lb_http::mirror::Mirror;
@@ -7,7 +10,7 @@ use lb_http::policy::{ExternalAuth, TlsRedirect};
 use lb_http::upstream::UpstreamProtocol;
 
 use crate::client::{Client, Response};
-use crate::endpoint::{Endpoint, Request, Then, respond};
+use crate::endpoint::{Endpoint, Request, Then, respond, respond_with};
 use crate::provider::{Browser, Forgery, Provider, behind_tls, sign_in_config, sign_in_policy};
 use crate::world::{HOST, World, add_host, add_rules, name, upstream, wait_until};
 
@@ -150,6 +153,42 @@ fn no_server_gets_the_cookies_of_sessions_and_logins() {
         let cookies = requests.iter().map(|request: &Request| request.header("cookie").unwrap());
         assert!(cookies.clone().all(|cookies| cookies == "own=1; other=2"), "{requests:?}");
     }
+}
+
+/// Anyone can begin logins, and come back from them with codes that nobody has issued.
+#[test]
+fn a_client_that_makes_codes_up_keeps_nobody_else_from_signing_in() {
+    let (provider, _endpoint, world) = start();
+    let proxy = world.http();
+    let gate = Arc::new(Barrier::new(6));
+    let hanging = gate.clone();
+    provider.fail("/token", move |_, stream| {
+        hanging.wait();
+        respond_with(stream, "400 Bad Request", r#"{"error": "invalid_grant"}"#);
+        Then::Close
+    });
+    let mut attacker = Browser::default();
+    let (_, state) = provider.sign_in(&attacker.begin(proxy, "/"));
+    let callback = format!("/oauth2/callback?code=made-up&state={state}");
+    let replay = |browser: &mut Browser, client: &str| {
+        let headers = format!("X-Forwarded-For: {client}\r\n");
+        browser.send(proxy, HOST, &callback, &headers).status
+    };
+    let (attacks, other) = ("198.51.100.1", "198.51.100.2");
+    thread::scope(|scope| {
+        let mut running = Vec::new();
+        for client in [attacks, attacks, attacks, attacks, other] {
+            let mut browser = attacker.clone();
+            running.push(scope.spawn(move || replay(&mut browser, client)));
+            wait_until("an exchange", || provider.asked("/token") == running.len());
+        }
+        let login = attacker.cookie_header();
+        assert_eq!(replay(&mut attacker, attacks), 503);
+        assert_eq!(attacker.cookie_header(), login, "it can be tried again");
+        assert_eq!(provider.asked("/token"), 5);
+        gate.wait();
+        assert!(running.into_iter().all(|callback| callback.join().unwrap() == 400));
+    });
 }
 
 /// Cookies are `Secure`, so that a login could not end.
