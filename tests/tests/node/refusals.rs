@@ -1,7 +1,6 @@
 //! Endpoints that refuse connections: their clients reach others.
 
 use std::io::{self, ErrorKind};
-use std::net::SocketAddr;
 
 use anyhow::{Context, Result, ensure};
 use tests::manifests::{Service, manifests};

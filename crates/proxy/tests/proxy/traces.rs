@@ -251,7 +251,7 @@ fn whatever_a_client_sends_is_recorded_in_few_octets() {
     ));
     assert_eq!(client.response().status, 200);
     let sent = endpoint.requests().pop().unwrap();
-    assert_eq!(sent.header("tracestate"), Some(&*vec![member.as_str(); 4].join(",")));
+    assert_eq!(sent.header("tracestate"), Some(&*[member.as_str(); 4].join(",")));
     let span = recorded.take(1).remove(0);
     assert!(span.octets() <= 4096, "{} octets: {span:?}", span.octets());
     assert_eq!((span.path.len(), span.name.len()), (1024, 256));

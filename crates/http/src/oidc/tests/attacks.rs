@@ -28,7 +28,7 @@ fn a_state_is_worth_nothing_elsewhere() {
     // Another host, also one of the same Ingress.
     refused(login.callback("c").at("b.test"), &own);
     // Made up or changed.
-    for made_up in ["", "a", "e30", &state[1..], &format!("{state}A"), &other.parameter("nonce")] {
+    for made_up in ["", "a", "e30", &state[1..], &format!("{state}A"), other.parameter("nonce")] {
         refused(with(&format!("code=c&state={made_up}")), &own);
     }
     let session = sign_in(&own, &[]).unwrap();
