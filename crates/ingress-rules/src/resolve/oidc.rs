@@ -52,7 +52,7 @@ impl Resolver<'_> {
         let issuer = wish.issuer.ok_or_else(|| unset("oidc-issuer"))?;
         let secret = wish.secret.ok_or_else(|| unset("oidc-secret"))?;
         let OidcSecret { client, cookie, authorities } =
-            self.read_oidc_secret(&secret).map_err(|why| ("oidc-secret", why))?;
+            self.read_oidc_secret(&secret, &issuer).map_err(|why| ("oidc-secret", why))?;
         let trust = ServerTrust::Verified(authorities);
         let document = format!("{}{DISCOVERY_PATH}", issuer.strip_suffix('/').unwrap_or(&issuer));
         let (discovery, server) = self.find_provider("oidc-issuer", &document, &trust)?;
@@ -88,7 +88,9 @@ impl Resolver<'_> {
         })
     }
 
-    fn read_oidc_secret(&mut self, secret: &str) -> Result<OidcSecret, String> {
+    /// Authors of Ingresses may have no access to Secrets. Without its own issuer, the Secret would be sent to any provider
+    /// that an Ingress names.
+    fn read_oidc_secret(&mut self, secret: &str, issuer: &str) -> Result<OidcSecret, String> {
         let name = self.secret(secret)?;
         let secrets = &self.objects.secrets;
         let text = |key| -> Result<Arc<str>, String> {
@@ -99,6 +101,13 @@ impl Resolver<'_> {
             }
         };
         let client = OidcClient { id: text("client-id")?, secret: text("client-secret")? };
+        let own_issuer = text("issuer")
+            .map_err(|why| format!("{why}, which must be the URL of the client's provider"))?;
+        if *own_issuer != *issuer {
+            return Err(format!(
+                "key issuer of Secret {name} is not the URL in oidc-issuer: the URL of the client's provider belongs in both"
+            ));
+        }
         let cookie = text("cookie-secret")?;
         if cookie.len() < LEAST_SECRET_OCTETS {
             return Err(format!(
