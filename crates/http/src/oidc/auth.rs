@@ -51,7 +51,7 @@ impl OidcAuth {
         match *provider.issuer == *self.issuer {
             true => Ok(()),
             false => Err(SignInFailure::Provider(format!(
-                "its document names another issuer, {:.200?}",
+                "its document names another issuer, {:?}",
                 provider.issuer
             ))),
         }

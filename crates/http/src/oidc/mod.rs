@@ -33,7 +33,7 @@ pub use cookies::remove_own_cookies;
 pub use exchange::{TokenRequest, read_token_response};
 pub use failure::SignInFailure;
 pub use login::{LOGIN_SECONDS, LoginRandom};
-pub use provider::{ProviderDocument, ProviderServer};
+pub use provider::{ProviderDocument, ProviderServer, discovery_url};
 pub use responses::demand_session;
 pub use sealing::{CookieKeys, SALT_OCTETS};
 pub use session::SignedIn;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lb_http::host::Authority;
-use lb_http::oidc::{CookieKeys, OidcAuth, OidcClient, ProviderServer};
+use lb_http::oidc::{CookieKeys, OidcAuth, OidcClient, ProviderServer, discovery_url};
 use lb_http::path::Slashes;
 use lb_http::published::DocumentAddress;
 use lb_http::table::Shadowed;
@@ -17,8 +17,6 @@ use super::servers::ServerTrust;
 const REDIRECT_PATH: &str = "/oauth2/callback";
 const LOGOUT_PATH: &str = "/oauth2/logout";
 const SESSION_LIFETIME: Duration = Duration::from_secs(8 * 3600);
-/// OpenID Connect Discovery 1.0, 4.
-const DISCOVERY_PATH: &str = "/.well-known/openid-configuration";
 /// As `openssl rand -base64 32` prints them, or longer.
 const LEAST_SECRET_OCTETS: usize = 32;
 
@@ -54,8 +52,8 @@ impl Resolver<'_> {
         let OidcSecret { client, cookie, authorities } =
             self.read_oidc_secret(&secret, &issuer).map_err(|why| ("oidc-secret", why))?;
         let trust = ServerTrust::Verified(authorities);
-        let document = format!("{}{DISCOVERY_PATH}", issuer.strip_suffix('/').unwrap_or(&issuer));
-        let (discovery, server) = self.find_provider("oidc-issuer", &document, &trust)?;
+        let (discovery, server) =
+            self.find_provider("oidc-issuer", &discovery_url(&issuer), &trust)?;
         let mut servers = vec![server];
         for host in &wish.hosts {
             let url = format!("https://{host}/");

@@ -60,8 +60,9 @@ impl FetchedDocument for ProviderDocument {
         &issuers.providers
     }
 
-    fn read(document: &[u8], _: &DocumentAddress) -> Result<Self, String> {
-        Self::parse(document).map_err(|why| format!("the document cannot be used: {why}"))
+    fn read(document: &[u8], address: &DocumentAddress) -> Result<Self, String> {
+        Self::parse(document, &address.url)
+            .map_err(|why| format!("the document cannot be used: {why}"))
     }
 }
 
