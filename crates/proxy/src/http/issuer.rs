@@ -129,10 +129,7 @@ fn fetch_if_due<T: FetchedDocument>(
         };
         match fetched {
             Ok(document) => fetch.succeed(document),
-            Err(error) => {
-                let DocumentAddress { namespace, upstream, url } = &address;
-                tracing::warn!(%namespace, %upstream, %url, %error, "cannot fetch what an issuer publishes");
-            }
+            Err(error) => T::cache(&worker.shared.issuers).warn(&address, &error, Instant::now()),
         }
     });
 }

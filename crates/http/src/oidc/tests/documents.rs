@@ -152,6 +152,8 @@ fn replies_to_a_code() {
     ] {
         assert_eq!(fail(read(status, body)).0, expected, "{status} {body}");
     }
+    let (_, why) = fail(read(400, &json!({"error": "x".repeat(1000)}).to_string()));
+    assert!(why.len() < 200, "{why}");
 }
 
 #[test]
