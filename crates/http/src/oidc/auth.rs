@@ -9,6 +9,7 @@ use http::{HeaderMap, HeaderName};
 use super::failure::SignInFailure;
 use super::provider::{ProviderDocument, ProviderServer};
 use super::sealing::CookieKeys;
+use crate::path::{Slashes, comparable_path};
 use crate::published::DocumentAddress;
 
 /// Where and how the users of a route sign in.
@@ -59,7 +60,15 @@ impl OidcAuth {
 
     /// Whether users sign in or out at this path.
     pub fn is_own_path(&self, path: &str) -> bool {
-        *self.redirect_path == *path || *self.logout_path == *path
+        self.is_redirect_path(path) || self.is_logout_path(path)
+    }
+
+    pub(super) fn is_redirect_path(&self, path: &str) -> bool {
+        *self.redirect_path == *comparable_path(path, Slashes::Merged)
+    }
+
+    pub(super) fn is_logout_path(&self, path: &str) -> bool {
+        *self.logout_path == *comparable_path(path, Slashes::Merged)
     }
 
     /// Whether a login or session of the other one counts here, too.
