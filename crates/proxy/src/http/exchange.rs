@@ -150,6 +150,9 @@ async fn respond(
     let known = worker.route(route, record.started);
     record.route = Some(known.clone());
     let (route, policy) = (&*known.route, &known.route.policy);
+    if policy.oidc.as_ref().is_some_and(|oidc| oidc.is_own_path(&target.path)) {
+        record.forget_query();
+    }
     record.trace = begin_trace(TracedRequest {
         connection: client,
         client: identity.address,
