@@ -58,7 +58,7 @@ impl OidcAuth {
         }
     }
 
-    /// Whether users sign in or out at this path.
+    /// Whether users sign in or out at this path, in whatever form: rules may match all of them.
     pub fn is_own_path(&self, path: &str) -> bool {
         self.is_redirect_path(path) || self.is_logout_path(path)
     }
@@ -73,7 +73,8 @@ impl OidcAuth {
 
     /// Whether a login or session of the other one counts here, too.
     pub fn shares_sessions_with(&self, other: &Self) -> bool {
-        self.cookies.suffix() == other.cookies.suffix()
+        self.discovery.namespace == other.discovery.namespace
+            && self.cookies.are_equal_to(&other.cookies)
     }
 
     pub fn sets_header(&self, name: &HeaderName) -> bool {
