@@ -75,8 +75,9 @@ impl Issuers {
     /// Room for a request to a provider; `None`: the client, its namespace, or all together, have too many.
     pub fn begin_exchange(&self, namespace: &Arc<str>, client: IpAddr) -> Option<ExchangeShare> {
         let source = (namespace.clone(), ClientNetwork::from(client));
-        let _source = self.exchanges_by_source.take(source)?;
-        Some(ExchangeShare { _namespace: self.exchanges.take(namespace.clone())?, _source })
+        let of_source = self.exchanges_by_source.take(source)?;
+        let of_namespace = self.exchanges.take(namespace.clone())?;
+        Some(ExchangeShare { _namespace: of_namespace, _source: of_source })
     }
 
     /// Clients can make logins fail.
