@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use lb_http::jwt::KeySet;
 use lb_http::oidc::{ProviderDocument, SignInFailure};
 use lb_http::published::{DocumentAddress, IssuerDocument, Published, WhyFetch};
+use lb_http::trace::shorten_text;
 use lb_limits::{ClientNetwork, Rate, RateLimiter, Share, Shares};
 use tokio::sync::watch;
 
@@ -32,8 +33,10 @@ const MOST_EXCHANGES_PER_NAMESPACE: usize = 32;
 const MOST_EXCHANGES_PER_SOURCE: usize = 4;
 /// How long a route that found no room does not look for it again.
 const REFUSED: Duration = Duration::from_secs(10);
-/// Of what is logged about missing room.
+/// Of what is logged about documents and logins.
 const WARNINGS: Rate = Rate::new(Duration::from_secs(1), 10);
+/// Of an error in the log.
+const MOST_ERROR_OCTETS: usize = 500;
 
 /// The document of one address.
 pub(crate) type SharedDocument<T> = Arc<watch::Sender<Published<T>>>;
@@ -72,15 +75,17 @@ impl Issuers {
     /// Room for a request to a provider; `None`: the client, its namespace, or all together, have too many.
     pub fn begin_exchange(&self, namespace: &Arc<str>, client: IpAddr) -> Option<ExchangeShare> {
         let source = (namespace.clone(), ClientNetwork::from(client));
-        let _source = self.exchanges_by_source.take(source)?;
-        Some(ExchangeShare { _namespace: self.exchanges.take(namespace.clone())?, _source })
+        let of_source = self.exchanges_by_source.take(source)?;
+        let of_namespace = self.exchanges.take(namespace.clone())?;
+        Some(ExchangeShare { _namespace: of_namespace, _source: of_source })
     }
 
     /// Clients can make logins fail.
     pub fn warn_about_login(&self, provider: &DocumentAddress, error: &SignInFailure) {
         if lock(&self.warnings).take(Instant::now()) {
             let DocumentAddress { namespace, url, .. } = provider;
-            tracing::warn!(%namespace, provider = %url, %error, "a user could not sign in");
+            let error = shorten_error(&error.to_string());
+            tracing::warn!(%namespace, provider = %url, error, "a user could not sign in");
         }
     }
 }
@@ -163,9 +168,11 @@ impl<T: IssuerDocument> PublishedCache<T> {
         Some(keys)
     }
 
-    fn warn(&self, address: &DocumentAddress, error: &str, now: Instant) {
+    /// `error`: may have what an issuer has written.
+    pub fn warn(&self, address: &DocumentAddress, error: &str, now: Instant) {
         if lock(&self.warnings).take(now) {
             let DocumentAddress { namespace, upstream, url } = address;
+            let error = shorten_error(error);
             tracing::warn!(%namespace, %upstream, %url, error, "cannot fetch what an issuer publishes");
         }
     }
@@ -216,6 +223,10 @@ impl<T: IssuerDocument> Drop for DocumentFetch<T> {
         let fetched = self.fetched.take();
         self.document.send_modify(|state| state.end_fetch(fetched, Instant::now()));
     }
+}
+
+fn shorten_error(error: &str) -> String {
+    shorten_text(error.as_bytes(), MOST_ERROR_OCTETS)
 }
 
 /// A panic leaves what is still valid.

@@ -9,6 +9,7 @@ use http::{HeaderMap, HeaderName};
 use super::failure::SignInFailure;
 use super::provider::{ProviderDocument, ProviderServer};
 use super::sealing::CookieKeys;
+use crate::path::{Slashes, comparable_path};
 use crate::published::DocumentAddress;
 
 /// Where and how the users of a route sign in.
@@ -51,20 +52,29 @@ impl OidcAuth {
         match *provider.issuer == *self.issuer {
             true => Ok(()),
             false => Err(SignInFailure::Provider(format!(
-                "its document names another issuer, {:.200?}",
+                "its document names another issuer, {:?}",
                 provider.issuer
             ))),
         }
     }
 
-    /// Whether users sign in or out at this path.
+    /// Whether users sign in or out at this path, in whatever form: rules may match all of them.
     pub fn is_own_path(&self, path: &str) -> bool {
-        *self.redirect_path == *path || *self.logout_path == *path
+        self.is_redirect_path(path) || self.is_logout_path(path)
+    }
+
+    pub(super) fn is_redirect_path(&self, path: &str) -> bool {
+        *self.redirect_path == *comparable_path(path, Slashes::Merged)
+    }
+
+    pub(super) fn is_logout_path(&self, path: &str) -> bool {
+        *self.logout_path == *comparable_path(path, Slashes::Merged)
     }
 
     /// Whether a login or session of the other one counts here, too.
     pub fn shares_sessions_with(&self, other: &Self) -> bool {
-        self.cookies.suffix() == other.cookies.suffix()
+        self.discovery.namespace == other.discovery.namespace
+            && self.cookies.are_equal_to(&other.cookies)
     }
 
     pub fn sets_header(&self, name: &HeaderName) -> bool {

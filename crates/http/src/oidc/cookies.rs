@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use http::header::COOKIE;
+use http::header::{COOKIE, SET_COOKIE};
 use http::{HeaderMap, HeaderValue};
 
 use super::sealing::CookieKeys;
@@ -51,4 +51,27 @@ pub fn remove_own_cookies(headers: &mut HeaderMap) {
     if headers.get_all(COOKIE).iter().any(may_have) {
         remove_cookies_if(headers, |name| name.starts_with(PREFIX.as_bytes()));
     }
+}
+
+/// Removes what would set these cookies in the name of the proxy: endpoints, and servers that are asked, could sign users
+/// in as somebody else. Most responses set no cookie.
+pub fn remove_set_own_cookies(headers: &mut HeaderMap) {
+    let all = headers.get_all(SET_COOKIE);
+    if !all.iter().any(sets_own_cookie) {
+        return;
+    }
+    let kept: Vec<_> = all.iter().filter(|value| !sets_own_cookie(value)).cloned().collect();
+    headers.remove(SET_COOKIE);
+    for value in kept {
+        headers.append(SET_COOKIE, value);
+    }
+}
+
+/// Browsers that do not know prefixes send a cookie without a name as its value alone.
+fn sets_own_cookie(value: &HeaderValue) -> bool {
+    let text = value.as_bytes();
+    let is_padding = |octet: &u8| octet.is_ascii_whitespace() || *octet == b'=';
+    let start = text.iter().position(|octet| !is_padding(octet)).unwrap_or(text.len());
+    let name = text[start..].get(..PREFIX.len());
+    name.is_some_and(|name| name.eq_ignore_ascii_case(PREFIX.as_bytes()))
 }

@@ -99,9 +99,9 @@ pub fn read_token_response(status: StatusCode, body: &[u8]) -> Result<String, Si
         // The code is invalid, was used before, or belongs to another login (RFC 6749, 5.2).
         Some("invalid_grant") => Err(SignInFailure::Invalid("the code is invalid".to_owned())),
         error => Err(SignInFailure::Provider(format!(
-            "it refuses to exchange codes: status {}, {:.100?}",
+            "it refuses to exchange codes: status {}, {:?}",
             status.as_u16(),
-            error.unwrap_or_default()
+            error.unwrap_or_default().chars().take(100).collect::<String>()
         ))),
     }
 }

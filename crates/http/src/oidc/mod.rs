@@ -10,7 +10,7 @@
 //!   replicas need nothing from each other.
 //! - Browsers are redirected to the provider, or to a path of the host that they have asked.
 //! - No token leaves the proxy: sessions have the claims that endpoints get. No endpoint of any route gets the cookies: it
-//!   could use them.
+//!   could use them. None sets them.
 
 mod auth;
 mod callback;
@@ -29,11 +29,11 @@ pub(crate) mod tests;
 
 pub use auth::{OidcAuth, OidcClient};
 pub use callback::PendingLogin;
-pub use cookies::remove_own_cookies;
+pub use cookies::{remove_own_cookies, remove_set_own_cookies};
 pub use exchange::{TokenRequest, read_token_response};
 pub use failure::SignInFailure;
 pub use login::{LOGIN_SECONDS, LoginRandom};
-pub use provider::{ProviderDocument, ProviderServer};
+pub use provider::{ProviderDocument, ProviderServer, discovery_url};
 pub use responses::demand_session;
 pub use sealing::{CookieKeys, SALT_OCTETS};
 pub use session::SignedIn;

@@ -3,6 +3,7 @@
 //! Invariants:
 //! - Whoever writes the document cannot choose where the proxy connects to: only servers of the configuration are asked.
 //! - All of its URLs are of HTTPS.
+//! - It counts only where its issuer publishes it.
 
 use std::sync::Arc;
 
@@ -16,6 +17,8 @@ use crate::upstream::UpstreamName;
 
 /// Of each URL, in octets.
 const MOST_URL_OCTETS: usize = 2048;
+/// OpenID Connect Discovery 1.0, 4.
+const DISCOVERY_PATH: &str = "/.well-known/openid-configuration";
 
 /// Where the servers of a provider are.
 #[derive(Debug, PartialEq)]
@@ -54,11 +57,16 @@ impl IssuerDocument for ProviderDocument {
     }
 }
 
+/// Where an issuer publishes its document.
+pub fn discovery_url(issuer: &str) -> String {
+    format!("{}{DISCOVERY_PATH}", issuer.strip_suffix('/').unwrap_or(issuer))
+}
+
 impl ProviderDocument {
-    /// An error says what is wrong with the document.
-    pub fn parse(document: &[u8]) -> Result<Self, String> {
+    /// `url`: where the document was found. An error says what is wrong with it.
+    pub fn parse(document: &[u8], url: &Uri) -> Result<Self, String> {
         let document = UniqueObject::parse(document).map_err(|error| error.to_string())?;
-        let url = |name: &str| match document.get(name) {
+        let member = |name: &str| match document.get(name) {
             None => Ok(None),
             Some(Value::String(text)) => match read_url(text) {
                 Some(url) => Ok(Some(url)),
@@ -66,13 +74,21 @@ impl ProviderDocument {
             },
             Some(_) => Err(format!("{name} is no text")),
         };
-        let needed = |name: &str| url(name)?.ok_or_else(|| format!("{name} is missing"));
+        let needed = |name: &str| member(name)?.ok_or_else(|| format!("{name} is missing"));
+        let issuer = document.text("issuer").ok_or("issuer is missing")?;
+        if issuer.len() > MOST_URL_OCTETS {
+            return Err(format!("issuer has more than {MOST_URL_OCTETS} octets"));
+        }
+        if !discovery_url(issuer).parse::<Uri>().is_ok_and(|own| own == *url) {
+            let issuer: String = issuer.chars().take(200).collect();
+            return Err(format!("it is that of another issuer, {issuer:?}"));
+        }
         Ok(Self {
-            issuer: document.text("issuer").ok_or("issuer is missing")?.to_owned(),
+            issuer: issuer.to_owned(),
             authorization: needed("authorization_endpoint")?,
             token: needed("token_endpoint")?,
             keys: needed("jwks_uri")?,
-            end_session: url("end_session_endpoint")?,
+            end_session: member("end_session_endpoint")?,
             client_proof: read_client_proof(document.get("token_endpoint_auth_methods_supported")),
             names_itself: document.get("authorization_response_iss_parameter_supported")
                 == Some(&Value::Bool(true)),

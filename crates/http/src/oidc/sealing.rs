@@ -18,6 +18,8 @@ pub const SALT_OCTETS: usize = 24;
 #[derive(Clone)]
 pub struct CookieKeys {
     root: hmac::Key,
+    /// Differs for each root, and cannot be made into it.
+    fingerprint: [u8; 32],
     /// Part of the names of cookies: a browser may have some of several Ingresses of a host.
     suffix: String,
 }
@@ -46,9 +48,16 @@ impl CookieKeys {
             of_users.update(user.as_bytes());
         }
         let root = hmac::Key::new(hmac::HMAC_SHA256, of_users.sign().as_ref());
-        let name = hmac::sign(&root, b"name");
-        let suffix = name.as_ref()[..4].iter().map(|octet| format!("{octet:02x}")).collect();
-        Self { root, suffix }
+        let mut fingerprint = [0; 32];
+        // HMAC-SHA256 has as many octets.
+        fingerprint.copy_from_slice(hmac::sign(&root, b"name").as_ref());
+        let suffix = fingerprint[..4].iter().map(|octet| format!("{octet:02x}")).collect();
+        Self { root, fingerprint, suffix }
+    }
+
+    /// Whether what the other ones seal opens with these.
+    pub(super) fn are_equal_to(&self, other: &Self) -> bool {
+        self.fingerprint == other.fingerprint
     }
 
     pub(super) fn suffix(&self) -> &str {
@@ -138,6 +147,16 @@ mod tests {
         }
         let other = CookieKeys::derive(b"0123456789abcdef0123456789abcdeF", &["shop", "a"]);
         assert!(!open(&other, SealedPurpose::Session, "a.test"));
+    }
+
+    /// Anyone can find secrets whose keys have the same suffix.
+    #[test]
+    fn keys_with_an_equal_suffix_are_not_equal() {
+        let derive = |user| CookieKeys::derive(SECRET, &[user]);
+        let keys = derive("a");
+        assert!(keys.are_equal_to(&derive("a")));
+        let other = CookieKeys { suffix: keys.suffix.clone(), ..derive("b") };
+        assert!(!keys.are_equal_to(&other));
     }
 
     #[test]

@@ -38,13 +38,13 @@ impl OidcAuth {
                 false => SignInStep::DemandSession,
             };
         };
-        if *facts.path == *self.redirect_path {
+        if self.is_redirect_path(facts.path) {
             return match self.find_pending_login(facts, authority, now) {
                 Ok(pending) => SignInStep::FinishLogin(Box::new(pending)),
                 Err(response) => SignInStep::Respond(response),
             };
         }
-        if *facts.path == *self.logout_path {
+        if self.is_logout_path(facts.path) {
             return match is_wanted_by_user(facts, authority) {
                 true => SignInStep::SignOut,
                 false => SignInStep::Respond(respond_uncached(StatusCode::FORBIDDEN)),

@@ -35,7 +35,7 @@ pub const TABLE: &[Annotation] = &[
             draft.oidc.secret = Some(secret_name(text)?);
             Ok(())
         },
-        "`client-id`, `client-secret`, `cookie-secret`; `ca.crt` if needed",
+        "`issuer` (as `oidc-issuer`), `client-id`, `client-secret`, `cookie-secret`; `ca.crt` if needed",
     )
     .restricting(),
     Annotation::set(

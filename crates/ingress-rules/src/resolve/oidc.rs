@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lb_http::host::Authority;
-use lb_http::oidc::{CookieKeys, OidcAuth, OidcClient, ProviderServer};
+use lb_http::oidc::{CookieKeys, OidcAuth, OidcClient, ProviderServer, discovery_url};
 use lb_http::path::Slashes;
 use lb_http::published::DocumentAddress;
 use lb_http::table::Shadowed;
@@ -17,8 +17,6 @@ use super::servers::ServerTrust;
 const REDIRECT_PATH: &str = "/oauth2/callback";
 const LOGOUT_PATH: &str = "/oauth2/logout";
 const SESSION_LIFETIME: Duration = Duration::from_secs(8 * 3600);
-/// OpenID Connect Discovery 1.0, 4.
-const DISCOVERY_PATH: &str = "/.well-known/openid-configuration";
 /// As `openssl rand -base64 32` prints them, or longer.
 const LEAST_SECRET_OCTETS: usize = 32;
 
@@ -52,10 +50,10 @@ impl Resolver<'_> {
         let issuer = wish.issuer.ok_or_else(|| unset("oidc-issuer"))?;
         let secret = wish.secret.ok_or_else(|| unset("oidc-secret"))?;
         let OidcSecret { client, cookie, authorities } =
-            self.read_oidc_secret(&secret).map_err(|why| ("oidc-secret", why))?;
+            self.read_oidc_secret(&secret, &issuer).map_err(|why| ("oidc-secret", why))?;
         let trust = ServerTrust::Verified(authorities);
-        let document = format!("{}{DISCOVERY_PATH}", issuer.strip_suffix('/').unwrap_or(&issuer));
-        let (discovery, server) = self.find_provider("oidc-issuer", &document, &trust)?;
+        let (discovery, server) =
+            self.find_provider("oidc-issuer", &discovery_url(&issuer), &trust)?;
         let mut servers = vec![server];
         for host in &wish.hosts {
             let url = format!("https://{host}/");
@@ -88,7 +86,9 @@ impl Resolver<'_> {
         })
     }
 
-    fn read_oidc_secret(&mut self, secret: &str) -> Result<OidcSecret, String> {
+    /// Authors of Ingresses may have no access to Secrets. Without its own issuer, the Secret would be sent to any provider
+    /// that an Ingress names.
+    fn read_oidc_secret(&mut self, secret: &str, issuer: &str) -> Result<OidcSecret, String> {
         let name = self.secret(secret)?;
         let secrets = &self.objects.secrets;
         let text = |key| -> Result<Arc<str>, String> {
@@ -99,6 +99,13 @@ impl Resolver<'_> {
             }
         };
         let client = OidcClient { id: text("client-id")?, secret: text("client-secret")? };
+        let own_issuer = text("issuer")
+            .map_err(|why| format!("{why}, which must be the URL of the client's provider"))?;
+        if *own_issuer != *issuer {
+            return Err(format!(
+                "key issuer of Secret {name} is not the URL in oidc-issuer: the URL of the client's provider belongs in both"
+            ));
+        }
         let cookie = text("cookie-secret")?;
         if cookie.len() < LEAST_SECRET_OCTETS {
             return Err(format!(

@@ -216,7 +216,7 @@ apiVersion: v1
 kind: Secret
 type: Opaque
 metadata: {name: client, namespace: shop}
-stringData: {client-id: shop, client-secret: s3cret, cookie-secret: 0123456789abcdef0123456789abcdef, ca.crt: $authority}
+stringData: {issuer: "https://auth", client-id: shop, client-secret: s3cret, cookie-secret: 0123456789abcdef0123456789abcdef, ca.crt: $authority}
 ---
 apiVersion: v1
 kind: Secret

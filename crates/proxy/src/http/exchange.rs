@@ -20,6 +20,7 @@ use lb_http::compress::{self, Coding};
 use lb_http::cookie::join_cookies;
 use lb_http::hash_key::HashInput as HashSubject;
 use lb_http::headers::{self, ConnectionPeer, strip_response};
+use lb_http::oidc::remove_set_own_cookies;
 use lb_http::policy::{AffinityCookie, Balance, Timeouts};
 use lb_http::request::{self, Target};
 use lb_http::respond::{self, Facts};
@@ -149,6 +150,9 @@ async fn respond(
     let known = worker.route(route, record.started);
     record.route = Some(known.clone());
     let (route, policy) = (&*known.route, &known.route.policy);
+    if policy.oidc.as_ref().is_some_and(|oidc| oidc.is_own_path(&target.path)) {
+        record.forget_query();
+    }
     record.trace = begin_trace(TracedRequest {
         connection: client,
         client: identity.address,
@@ -375,6 +379,7 @@ fn deliver(got: Got, mut record: RequestRecord, shared: ResponseContext) -> Resp
         parts.headers.remove(CONTENT_LENGTH);
     }
     strip_response(&mut parts.headers);
+    remove_set_own_cookies(&mut parts.headers);
     if shared.is_extended_connect && status.is_success() {
         // The endpoint has not agreed.
         return answer(Rejection::EndpointProtocol.into(), record, &shared);

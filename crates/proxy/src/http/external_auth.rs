@@ -7,6 +7,7 @@ use http::header::{CONTENT_LENGTH, CONTENT_TYPE, EXPECT, HOST, SET_COOKIE, WWW_A
 use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use lb_http::headers::strip_response;
+use lb_http::oidc::remove_set_own_cookies;
 use lb_http::policy::ExternalAuth;
 use lb_http::respond::{Facts, redirect_to_sign_in};
 use lb_http::{Rejection, RoutePolicy};
@@ -59,6 +60,7 @@ pub(crate) async fn ask_auth_server(
     discard_body(body, got.lease);
     // What describes the server's own response and connection is nothing for a request, whatever the policy names.
     strip_response(&mut parts.headers);
+    remove_set_own_cookies(&mut parts.headers);
     for name in [CONTENT_LENGTH, HOST] {
         parts.headers.remove(name);
     }

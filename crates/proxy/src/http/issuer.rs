@@ -60,8 +60,9 @@ impl FetchedDocument for ProviderDocument {
         &issuers.providers
     }
 
-    fn read(document: &[u8], _: &DocumentAddress) -> Result<Self, String> {
-        Self::parse(document).map_err(|why| format!("the document cannot be used: {why}"))
+    fn read(document: &[u8], address: &DocumentAddress) -> Result<Self, String> {
+        Self::parse(document, &address.url)
+            .map_err(|why| format!("the document cannot be used: {why}"))
     }
 }
 
@@ -128,10 +129,7 @@ fn fetch_if_due<T: FetchedDocument>(
         };
         match fetched {
             Ok(document) => fetch.succeed(document),
-            Err(error) => {
-                let DocumentAddress { namespace, upstream, url } = &address;
-                tracing::warn!(%namespace, %upstream, %url, %error, "cannot fetch what an issuer publishes");
-            }
+            Err(error) => T::cache(&worker.shared.issuers).warn(&address, &error, Instant::now()),
         }
     });
 }

@@ -113,6 +113,14 @@ impl RequestRecord {
         self.counters().ejected();
     }
 
+    /// The query has secrets, which no log may have.
+    pub fn forget_query(&mut self) {
+        let Some(uri) = self.logged.as_mut().and_then(|logged| logged.uri.as_mut()) else { return };
+        if uri.query().is_some() {
+            *uri = uri.path().parse().unwrap_or(PathAndQuery::from_static("/"));
+        }
+    }
+
     /// The response does not depend on the rest of the request's body.
     pub fn abandon_body(&self) {
         if let Some(source) = &self.source {

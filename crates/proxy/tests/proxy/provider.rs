@@ -328,7 +328,7 @@ impl Browser {
     }
 
     fn keep_cookie(&mut self, set: &str) {
-        let (cookie, attributes) = set.split_once("; ").unwrap();
+        let (cookie, attributes) = set.split_once("; ").unwrap_or((set, ""));
         let (name, value) = cookie.split_once('=').unwrap();
         self.cookies.retain(|(known, _)| known != name);
         if !attributes.contains("Max-Age=0") {

@@ -37,7 +37,8 @@ fn a_user_signs_in_is_served_and_signs_out() {
         (302, Some("https://a.test/cart?a=b"))
     );
     assert_eq!(response.header("cache-control"), Some("no-store"));
-    world.logged(|entry| (entry.status, entry.reason) == (302, Some("oidc")));
+    let entry = world.logged(|entry| (entry.status, entry.reason) == (302, Some("oidc")));
+    assert_eq!(entry.uri.unwrap(), "/oauth2/callback", "without code and state");
     assert_eq!(endpoint.count(), 0);
 
     let smuggled =

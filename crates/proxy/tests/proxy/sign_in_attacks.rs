@@ -1,5 +1,7 @@
 //! What attackers try with logins and sessions of others, beside what [`sign_in`](crate::sign_in) has.
 
+use std::io::Write;
+use std::net::TcpStream;
 use std::sync::{Arc, Barrier};
 use std::thread;
 
@@ -12,7 +14,7 @@ use lb_http::upstream::UpstreamProtocol;
 use crate::client::{Client, Response};
 use crate::endpoint::{Endpoint, Request, Then, respond, respond_with};
 use crate::provider::{Browser, Forgery, Provider, behind_tls, sign_in_config, sign_in_policy};
-use crate::world::{HOST, World, add_host, add_rules, name, upstream, wait_until};
+use crate::world::{HOST, World, add_host, add_rules, name, policy_config, upstream, wait_until};
 
 fn start() -> (Provider, Endpoint, World) {
     let (provider, endpoint) = (Provider::start(), Endpoint::named("web"));
@@ -152,6 +154,48 @@ fn no_server_gets_the_cookies_of_sessions_and_logins() {
         assert_eq!(requests.len(), 2);
         let cookies = requests.iter().map(|request: &Request| request.header("cookie").unwrap());
         assert!(cookies.clone().all(|cookies| cookies == "own=1; other=2"), "{requests:?}");
+    }
+}
+
+/// They could sign users in as somebody else, or out.
+#[test]
+fn no_server_sets_the_cookies_of_sessions_and_logins() {
+    const SET: &str = "Set-Cookie: own=1\r\nSet-Cookie: __Host-millrace-session-00000000=a; Secure; Path=/\r\n\
+                       Set-Cookie:  =__HOST-Millrace-login-00000000-0=a\r\nSet-Cookie: __Host-other=2\r\n";
+    let set_cookies = |request: &Request, stream: &mut TcpStream| {
+        let status = if request.line.contains("/refuse") { "403 Forbidden" } else { "200 OK" };
+        let response = format!("HTTP/1.1 {status}\r\n{SET}Content-Length: 0\r\n\r\n");
+        let _ = stream.write_all(response.as_bytes());
+        Then::Keep
+    };
+    let (endpoint, server) = (Endpoint::start(set_cookies), Endpoint::start(set_cookies));
+    let of = |service| name(service, UpstreamProtocol::Http1);
+    let asks = |url: &str| RoutePolicy {
+        external_auth: Some(ExternalAuth {
+            upstream: of("auth"),
+            url: url.parse().unwrap(),
+            method: http::Method::GET,
+            signin: None,
+            response_headers: Vec::new(),
+        }),
+        ..RoutePolicy::default()
+    };
+    let mut config = policy_config(&[endpoint.address], RoutePolicy::default());
+    let rules = vec![
+        ("/", RoutePolicy::default()),
+        ("/asks", asks("http://auth.test/")),
+        ("/refused", asks("http://auth.test/refuse")),
+    ];
+    add_rules(&mut config, HOST, &of("web"), rules);
+    config.upstreams.insert(of("auth"), upstream(&[server.address]));
+    let world = World::start(config);
+    for (path, status, servers) in [("/", 200, 1), ("/asks", 200, 2), ("/refused", 403, 1)] {
+        let response = Browser::default().send(world.http(), HOST, path, "");
+        let cookies =
+            response.headers.iter().filter(|(name, _)| name.eq_ignore_ascii_case("set-cookie"));
+        let cookies: Vec<_> = cookies.map(|(_, value)| &**value).collect();
+        let expected = ["own=1", "__Host-other=2"].repeat(servers);
+        assert_eq!((response.status, cookies), (status, expected), "{path}");
     }
 }
 

@@ -180,3 +180,25 @@ fn nobody_is_sent_to_another_host() {
         assert_eq!(late, (302, format!("https://a.test{expected}")));
     }
 }
+
+/// Rules match all of them, so that a request could reach an endpoint that its author has not meant to serve them.
+#[test]
+fn no_form_of_an_own_path_is_served() {
+    let own = OidcAuth { redirect_path: "/@in/back".into(), ..policy() };
+    let session = sign_in(&policy(), &[]).unwrap();
+    let step = |path: &str| Visit::to(path).with("cookie", &session).decide(&own, NOW);
+    for (path, status) in [
+        ("/@in/back", 400),
+        ("/%40in/back", 400),
+        ("//@in/back", 400),
+        ("/%40in//back", 400),
+        (LOGOUT, 403),
+        ("//oauth2///logout", 403),
+    ] {
+        let SignInStep::Respond(response) = step(path) else { panic!("{path}") };
+        assert_eq!(response.status(), status, "{path}");
+    }
+    for path in ["/@in/back/", "/@in%2Fback", "/@IN/back", "/@in"] {
+        assert!(matches!(step(path), SignInStep::Serve(_)), "{path}");
+    }
+}

@@ -72,7 +72,11 @@ fn document() -> Value {
 }
 
 fn provider() -> ProviderDocument {
-    ProviderDocument::parse(document().to_string().as_bytes()).unwrap()
+    parse_document(document().to_string().as_bytes()).unwrap()
+}
+
+fn parse_document(document: &[u8]) -> Result<ProviderDocument, String> {
+    ProviderDocument::parse(document, &policy().discovery.url)
 }
 
 /// A request as a browser makes it.

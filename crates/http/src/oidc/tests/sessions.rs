@@ -94,3 +94,13 @@ fn claims_that_do_not_fit_into_a_cookie_are_refused() {
     let failure = sign_in(&policy, &claims(&"a".repeat(3000))).unwrap_err();
     assert_eq!((failure.status().as_u16(), failure), (403, SignInFailure::TooManyClaims));
 }
+
+#[test]
+fn sessions_are_shared_in_a_namespace_with_equal_keys() {
+    let own = policy();
+    assert!(own.shares_sessions_with(&policy()));
+    let cookies = CookieKeys::derive(SECRET.as_bytes(), &["evil"]);
+    assert!(!own.shares_sessions_with(&OidcAuth { cookies, ..policy() }));
+    let discovery = DocumentAddress { namespace: "evil".into(), ..policy().discovery };
+    assert!(!own.shares_sessions_with(&OidcAuth { discovery, ..policy() }));
+}
