@@ -9,7 +9,7 @@
 use std::io;
 
 use lb_network::netlink::{Netlink, encode_attribute};
-use nix::libc::{NFNL_SUBSYS_CTNETLINK, NLM_F_ACK};
+use nix::libc::{EINVAL, NFNL_SUBSYS_CTNETLINK, NLM_F_ACK};
 use nix::sys::socket::SockProtocol;
 
 const DELETE: u16 = 2;
@@ -26,5 +26,14 @@ pub fn remove_translated() -> io::Result<()> {
     for attribute in [STATUS, STATUS_MASK] {
         body.extend(encode_attribute(attribute, &TRANSLATED.to_be_bytes()));
     }
-    Netlink::open(SockProtocol::NetlinkNetFilter)?.ask(kind, NLM_F_ACK, &body, |_| {})
+    let removed =
+        Netlink::open(SockProtocol::NetlinkNetFilter)?.ask(kind, NLM_F_ACK, &body, |_| {});
+    removed.map_err(|error| match error.raw_os_error() {
+        // Of messages for no part of netfilter.
+        Some(EINVAL) => io::Error::new(
+            io::ErrorKind::Unsupported,
+            "the kernel's module nf_conntrack_netlink is missing: load it, and repeat the command",
+        ),
+        _ => error,
+    })
 }

@@ -40,7 +40,7 @@ impl Test {
 }
 
 /// Modules for the tests' networks, and for the agent's attachments and socket queries.
-const MODULES: [&str; 30] = [
+const MODULES: [&str; 31] = [
     "bridge",
     "br_netfilter",
     "veth",
@@ -61,6 +61,7 @@ const MODULES: [&str; 30] = [
     "ip6_gre",
     "sit",
     "geneve",
+    "nf_conntrack_netlink",
     "nf_tables",
     "nft_chain_nat",
     "nft_ct",
