@@ -50,7 +50,7 @@ pub const PEERS: [PackagedProgram; 8] = [
     ("vtysh", "frr"),
 ];
 
-/// Endpoints that the proxy's attackers want to reach by what they read otherwise than the proxy.
+/// Servers behind the proxy, for its tests of smuggled requests.
 pub const ENDPOINTS: [PackagedProgram; 3] =
     [("apache2", "apache2-bin"), ("nginx", "nginx-light"), ("node", "nodejs")];
 

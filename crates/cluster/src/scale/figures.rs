@@ -55,7 +55,7 @@ pub fn milliseconds(time: Duration) -> f64 {
 pub struct Samples {
     /// From the start of the process without state of an earlier one until the first measured Service answers.
     pub cold_first: Vec<f64>,
-    /// The same until all measured Services answer.
+    /// From the start of the process without state of an earlier one until all measured Services answer.
     pub cold_all: Vec<f64>,
     /// CPU time until all measured Services answer.
     pub cold_processor: Vec<f64>,

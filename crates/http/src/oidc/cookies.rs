@@ -36,8 +36,8 @@ pub(super) fn forget_cookie(name: &str) -> HeaderValue {
     set_cookie(name, "", Duration::ZERO)
 }
 
-/// The cookie of this name. `None` also if there are several: browsers have one at most, so somebody has got around the
-/// prefix, and nobody can tell which one is theirs.
+/// The cookie of this name. `None` also if there are several: a browser has one at most, so another site has set one in
+/// spite of the prefix, and which of them is the user's own cannot be told.
 pub(super) fn find_only_cookie<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a [u8]> {
     let mut cookies = find_cookies(headers, name);
     cookies.next().filter(|_| cookies.next().is_none())
